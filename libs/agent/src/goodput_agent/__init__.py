@@ -1,0 +1,1 @@
+"""What a training process imports: steps, flight recorder, commands."""

@@ -1,0 +1,1 @@
+"""The contract and the plumbing that every goodput service shares."""

@@ -1,0 +1,1 @@
+"""What crosses the bus. Import from the submodules; nothing here has an effect."""

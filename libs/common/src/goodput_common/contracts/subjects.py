@@ -1,0 +1,72 @@
+"""Subjects and streams, as data. Nothing else in the code base spells a subject."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+NO_JOB = "_"
+REJECTED_PREFIX = "goodput.rejected"
+
+
+def token(text: str) -> str:
+    """One subject token from any text: dots, blanks and wildcards become `-` (the exact name is in the body)."""
+    return _UNSAFE.sub("-", text) or "_"
+
+
+def telemetry(fabric: str, host: str, source: str) -> str:
+    return f"goodput.telemetry.{token(fabric)}.{token(host)}.{token(source)}"
+
+
+def topology(fabric: str, source: str) -> str:
+    return f"goodput.topology.{token(fabric)}.{token(source)}"
+
+
+def job(fabric: str, job: str, event: str) -> str:
+    return f"goodput.job.{token(fabric)}.{token(job)}.{token(event)}"
+
+
+def verdict(fabric: str, job: str | None, fault_class: str) -> str:
+    return f"goodput.verdict.{token(fabric)}.{token(job or NO_JOB)}.{token(fault_class)}"
+
+
+def recovery(fabric: str, job: str | None, state: str) -> str:
+    return f"goodput.recovery.{token(fabric)}.{token(job or NO_JOB)}.{token(state)}"
+
+
+def agent(fabric: str, job: str, rank: int) -> str:
+    """Core NATS request/reply, in no stream: a command nobody hears must fail at once."""
+    return f"goodput.agent.{token(fabric)}.{token(job)}.{rank}"
+
+
+def rejected(stream: str) -> str:
+    return f"{REJECTED_PREFIX}.{token(stream)}"
+
+
+class Stream(NamedTuple):
+    """One JetStream stream. `max_age_s` and `max_bytes` bound it; the oldest messages go first."""
+
+    name: str
+    subjects: tuple[str, ...]
+    max_age_s: int
+    max_bytes: int
+    duplicate_window_s: int = 120
+
+
+STREAMS: tuple[Stream, ...] = (
+    Stream("TELEMETRY", ("goodput.telemetry.>",), max_age_s=24 * 3600, max_bytes=8 << 30),
+    Stream("TOPOLOGY", ("goodput.topology.>",), max_age_s=7 * 24 * 3600, max_bytes=1 << 30),
+    Stream("JOB", ("goodput.job.>",), max_age_s=24 * 3600, max_bytes=8 << 30),
+    Stream("VERDICT", ("goodput.verdict.>",), max_age_s=30 * 24 * 3600, max_bytes=1 << 30),
+    Stream("RECOVERY", ("goodput.recovery.>",), max_age_s=30 * 24 * 3600, max_bytes=1 << 30),
+    Stream("REJECTED", (f"{REJECTED_PREFIX}.>",), max_age_s=7 * 24 * 3600, max_bytes=1 << 30),
+)
+
+
+def stream_of(subject: str) -> Stream:
+    """The stream that keeps `subject`. Raises KeyError for a subject in no stream."""
+    for stream in STREAMS:
+        if any(subject.startswith(pattern.removesuffix(">")) for pattern in stream.subjects):
+            return stream
+    raise KeyError(subject)

@@ -1,0 +1,144 @@
+"""What a collector says about its host: batches of samples, and a heartbeat that names every source's health.
+
+A batch comes from one source on one host. `seq` counts the batches of (host, source, boot_id) from 1 without gaps, also
+through a spool: a hole or silence makes that source *unknown*, which is neither healthy nor broken. Samples of a batch get
+their event ids from the message id and their position (`<message id>#<n>`), so a doubled batch gives the same evidence.
+
+All times are timezone-aware UTC as the host's clock saw them; clocks of two hosts may differ by 2 s.
+"""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+
+import msgspec
+
+from goodput_common.contracts.ids import ComponentId
+
+
+class Source(enum.StrEnum):
+    """Where samples come from. One adapter a source, each on its own schedule."""
+
+    KERNEL_LOG = "kernel_log"
+    NETLINK = "netlink"
+    RDMA = "rdma"
+    FLIGHT_RECORDER = "flight_recorder"
+    PROCESS = "process"
+    HEARTBEAT = "heartbeat"
+    JOB_LOG = "job_log"
+
+
+class EventName(enum.StrEnum):
+    """Things that happen once, each read from one line or one change of state."""
+
+    XID = "xid"  # attrs: xid, pci, sub-code and cause where the line has them
+    SXID = "sxid"  # attrs: sxid, pci, nvswitch
+    GPU_LOST = "gpu_lost"  # fallen off the bus without an Xid (rm_init_adapter failed, NVML lost)
+    LINK_DOWN = "link_down"  # attrs: netdev, source of the word
+    LINK_UP = "link_up"
+    CABLE = "cable"  # transceiver: plugged, unplugged, error, high temperature
+    NIC_HANG = "nic_hang"  # command time-out, missed health counter, unrecoverable error
+    AER = "aer"  # attrs: severity corrected | uncorrected | fatal, pci
+    PROCESS_EXITED = "process_exited"  # attrs: pid, signal or code where known, clean true | false
+    PROCESS_STOPPED = "process_stopped"  # stopped or frozen from outside (SIGSTOP, freezer); attrs: pid, state
+    PROCESS_CONTINUED = "process_continued"
+    NCCL_WATCHDOG = "nccl_watchdog"  # attrs: rank, group, op, seq
+    NCCL_NET_ERROR = "nccl_net_error"  # attrs: device, status, local and remote address
+    NCCL_ASYNC_EVENT = "nccl_async_event"  # attrs: device, event
+    HOST_STALL = "host_stall"  # hung task, lockup, OOM kill; attrs: what
+    BOOT = "boot"
+
+
+class Severity(enum.StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    FATAL = "fatal"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_field="type", omit_defaults=True):
+    """One thing that happened. `count` > 1 stands for repeats folded into the first within [observed_at, last_at]."""
+
+    component: ComponentId
+    name: EventName
+    observed_at: datetime
+    severity: Severity = Severity.INFO
+    excerpt: str = ""
+    attrs: dict[str, str] = {}
+    count: int = 1
+    last_at: datetime | None = None
+
+
+class CounterDoubt(enum.StrEnum):
+    """Why a delta may be off."""
+
+    NONE = "none"
+    SATURATED = "saturated"  # the counter stands at its ceiling: the delta is a lower bound
+    RESET = "reset"  # the counter started anew: the delta is what it counted since
+    WRAPPED = "wrapped"  # passed its width once: corrected
+
+
+class Counter(msgspec.Struct, frozen=True, kw_only=True, tag="counter", tag_field="type", omit_defaults=True):
+    """A counter's increase over `interval_s` seconds that end at `observed_at`. First readings have no delta: not sent."""
+
+    component: ComponentId
+    name: str
+    observed_at: datetime
+    delta: int
+    interval_s: float
+    value: int
+    doubt: CounterDoubt = CounterDoubt.NONE
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, tag="state", tag_field="type", omit_defaults=True):
+    """What a thing is now (operstate `up`, port state `ACTIVE`). Sent on change and in full at intervals."""
+
+    component: ComponentId
+    name: str
+    observed_at: datetime
+    value: str
+    attrs: dict[str, str] = {}
+
+
+Sample = Event | Counter | State
+
+
+class TelemetryBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one source of one host saw in one interval."""
+
+    fabric: str
+    host: str
+    source: Source
+    boot_id: str
+    seq: int
+    observed_from: datetime
+    observed_to: datetime
+    samples: tuple[Sample, ...] = ()
+
+
+class SourceStatus(enum.StrEnum):
+    OK = "ok"
+    UNKNOWN = "unknown"  # not readable now; `reason` says why
+    ABSENT = "absent"  # this host has no such thing
+
+
+class SourceHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    source: Source
+    status: SourceStatus
+    reason: str = ""
+    last_seq: int = 0
+
+
+class CollectorHeartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Sent every few seconds: silence means *unknown*, and `sources` tells fine from not seen."""
+
+    fabric: str
+    host: str
+    boot_id: str
+    seq: int
+    at: datetime
+    interval_s: float
+    sources: tuple[SourceHealth, ...] = ()
+    spooled_batches: int = 0
+    dropped_batches: int = 0

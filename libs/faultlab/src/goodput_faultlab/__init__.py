@@ -1,0 +1,1 @@
+"""Simulator and real-process lab, fault injector, ground-truth ledger, scoring."""

@@ -1,0 +1,1 @@
+"""The fabric as a graph: model, generators, path queries."""

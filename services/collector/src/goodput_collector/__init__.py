@@ -1,0 +1,1 @@
+"""Per-host collector: reads the signals, publishes telemetry."""

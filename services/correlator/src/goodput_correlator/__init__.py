@@ -1,0 +1,1 @@
+"""Joins evidence on the topology and names the culprit."""

@@ -1,0 +1,1 @@
+"""Plans and carries out the smallest action that is still safe."""
