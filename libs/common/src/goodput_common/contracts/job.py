@@ -40,6 +40,7 @@ class GroupProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     last_started: int = -1
     last_completed: int = -1
     desc: str = ""
+    p2p: bool = False  # counts point-to-point operations (the group's last one was): comparable between the two peers only
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
