@@ -1,0 +1,109 @@
+"""The life of a verdict: open -> revised* -> resolved, as functions from one version to the next.
+
+Ids are hashes of what the incident is (fabric, job, generation, the step after which nothing moved), never random: the same
+log gives the same chain. Every version is written at a grid time, which is its `published_at`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+import msgspec
+
+from goodput_common.contracts.verdict import Culprit, Verdict, VerdictState
+from goodput_correlator.domain.finding import ENGINE_VERSION, Diagnosis
+
+NOBODY = Culprit(component=None, kind=None, host=None)
+CONFIDENCE_CHANGE_MIN = 0.1  # smaller moves are no news
+VERSIONS_MAX = 50  # of one verdict; after that only its resolution is written
+
+
+class IllegalTransition(ValueError):
+    """A resolved verdict was asked to change."""
+
+
+def content_id(*parts: object) -> str:
+    """24 hex digits that name what `parts` describe."""
+    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:24]
+
+
+def incident_id(fabric: str, job: str | None, *onset: object) -> str:
+    return content_id("incident", fabric, job or "", *onset)
+
+
+def open_verdict(
+    diagnosis: Diagnosis, *, incident: str, fabric: str, job: str | None, generation: int, at: datetime
+) -> Verdict:
+    """Version 1."""
+    return Verdict(
+        id=content_id("verdict", incident),
+        version=1,
+        incident=incident,
+        fabric=fabric,
+        job=job,
+        state=VerdictState.OPEN,
+        fault_class=diagnosis.fault_class,
+        culprit=diagnosis.culprits[0] if diagnosis.culprits else NOBODY,
+        confidence=diagnosis.confidence,
+        alternatives=diagnosis.alternatives,
+        evidence=diagnosis.evidence,
+        explained=diagnosis.explained,
+        affected=diagnosis.affected,
+        action=diagnosis.action,
+        first_evidence_at=diagnosis.first_evidence_at,
+        detected_at=at,
+        published_at=at,
+        diagnosed_by=f"{diagnosis.engine}/{ENGINE_VERSION}",
+        generation=generation,
+        unknown=diagnosis.unknown,
+        culprits=diagnosis.culprits,
+    )
+
+
+def is_news(previous: Verdict, diagnosis: Diagnosis) -> bool:
+    """Whether a reader of `previous` would act or think differently."""
+    return (
+        diagnosis.fault_class != previous.fault_class
+        or {c.component for c in diagnosis.culprits} != {c.component for c in previous.culprits}
+        or diagnosis.action.kind != previous.action.kind
+        or abs(diagnosis.confidence - previous.confidence) >= CONFIDENCE_CHANGE_MIN
+    )
+
+
+def revise(previous: Verdict, diagnosis: Diagnosis, *, at: datetime) -> Verdict | None:
+    """The next version, or None where the diagnosis brings no news. The first sight of the fault stays the first."""
+    if previous.state is VerdictState.RESOLVED:
+        raise IllegalTransition(f"verdict {previous.id} is resolved: a new fault is a new incident")
+    if previous.version >= VERSIONS_MAX or not is_news(previous, diagnosis):
+        return None
+    named_before = {c.component for c in previous.culprits}
+    named_now = {c.component for c in diagnosis.culprits}
+    return msgspec.structs.replace(
+        previous,
+        version=previous.version + 1,
+        state=VerdictState.REVISED,
+        fault_class=diagnosis.fault_class,
+        culprit=diagnosis.culprits[0] if diagnosis.culprits else NOBODY,
+        confidence=diagnosis.confidence,
+        alternatives=diagnosis.alternatives,
+        evidence=diagnosis.evidence,
+        explained=diagnosis.explained,
+        affected=diagnosis.affected,
+        action=diagnosis.action,
+        first_evidence_at=min(previous.first_evidence_at, diagnosis.first_evidence_at),
+        detected_at=previous.detected_at if named_now == named_before else at,
+        published_at=at,
+        diagnosed_by=f"{diagnosis.engine}/{ENGINE_VERSION}",
+        unknown=diagnosis.unknown,
+        culprits=diagnosis.culprits,
+    )
+
+
+def resolve(previous: Verdict, *, at: datetime, why: str) -> Verdict:
+    """The last version."""
+    if previous.state is VerdictState.RESOLVED:
+        raise IllegalTransition(f"verdict {previous.id} is already resolved")
+    return msgspec.structs.replace(
+        previous, version=previous.version + 1, state=VerdictState.RESOLVED, published_at=at, resolution=why
+    )
