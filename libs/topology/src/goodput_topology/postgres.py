@@ -74,8 +74,9 @@ async def save(connection: AsyncConnection, tables: TopologyTables, parts: Seque
     """
     identities = {(part.fabric, part.source, part.version, part.parts) for part in parts}
     if len(identities) != 1 or sorted(part.part for part in parts) != list(range(1, parts[0].parts + 1)):
-        raise IncompleteSnapshot(f"need all parts of one version of one source, got {[(p.source, p.version, p.part) for
-        p in parts]}")
+        raise IncompleteSnapshot(
+            f"need all parts of one version of one source, got {[(p.source, p.version, p.part) for p in parts]}"
+        )
     fabric, source, version, _ = identities.pop()
     stored = insert(tables.source).values(fabric=fabric, source=source, version=version, at=parts[0].at)
     newer = stored.on_conflict_do_update(
@@ -131,8 +132,9 @@ async def load(connection: AsyncConnection, tables: TopologyTables, fabric: str)
                 ),
                 edges=tuple(
                     EdgeRecord(a=a, b=b, relation=Relation(relation), attrs=attrs)
-                    for a, b, relation, attrs in await connection.execute(edges.order_by(edge.c.a, edge.c.b,
-                    edge.c.relation))
+                    for a, b, relation, attrs in await connection.execute(
+                        edges.order_by(edge.c.a, edge.c.b, edge.c.relation)
+                    )
                 ),
             )
         )
