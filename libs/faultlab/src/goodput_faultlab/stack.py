@@ -1,7 +1,7 @@
 """The whole of goodput on this machine: embedded NATS and Postgres, and the services as real processes.
 
 `goodput up`, the demo, the lab and the fault tests all start it from here. Services are started as `python -m
-goodput_<name>`, exactly as in a container, and are told everything through the environment; this module imports none of them.
+goodput_<name>`, exactly as in a container, and told everything through the environment; this module imports none.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class Stack:
             service = ServiceProcess(name, port, self.directory / "logs" / f"{name}.log", self._environment(port))
             self._services[name] = service
         with service.log_path.open("ab") as log:
+            command = (sys.executable, "-m", f"goodput_{name}")
             service.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", f"goodput_{name}", env=service.environment, stdout=log, stderr=log, start_new_session=True
+                *command, env=service.environment, stdout=log, stderr=log, start_new_session=True
             )
         await self._ready(service)
 
