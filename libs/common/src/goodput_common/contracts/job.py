@@ -81,6 +81,8 @@ class StallSuspected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stalled_for_ms: float = 0.0
     usual_step_ms: float = 0.0
     phase: str = ""
+    in_collective: str = ""  # collective that the main thread is inside, where the agent can tell
+    frames: tuple[str, ...] = ()  # where the main thread is, innermost first: "train.py:41 in step"
 
 
 class RankExited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
