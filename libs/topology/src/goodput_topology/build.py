@@ -18,8 +18,8 @@ from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation
 
 PROBLEMS_SHOWN = 20
-ALIAS_ATTRS = ("pci", "uuid", "guid", "netdev", "rdma", "serial")
-GLOBAL_ATTRS = ("uuid", "guid", "serial")  # unique in the whole fabric, so they resolve without a host
+ALIAS_ATTRS = ("pci", "uuid", "guid", "netdev", "rdma", "addr", "serial")
+GLOBAL_ATTRS = ("uuid", "guid", "addr", "serial")  # unique in the whole fabric, so they resolve without a host
 
 
 class InvalidFabric(ValueError):
@@ -183,8 +183,9 @@ def _frozen(lists: Mapping[ComponentId, list[ComponentId]]) -> dict[ComponentId,
 
 
 def spellings(alias: str) -> tuple[str, ...]:
-    """The forms under which an alias is kept: as written in lower case, and a PCI address in its normal form."""
-    text = alias.strip().lower()
+    """The forms under which an alias is kept: as written in lower case, a PCI address in its normal form, and a GID that
+    holds an IPv4 address as that address."""
+    text = alias.strip().lower().removeprefix("::ffff:")
     try:
         return (text, ids.normal_pci(text))
     except ValueError:

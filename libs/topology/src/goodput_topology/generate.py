@@ -62,6 +62,11 @@ def _guid(component: ComponentId) -> str:
     return f"0x{hashlib.sha256(component.encode()).hexdigest()[:16]}"
 
 
+def _addr(rail: int, host: int) -> str:
+    """The RoCE address of a NIC: one network a rail."""
+    return f"10.{64 + rail}.{host // 250}.{host % 250 + 1}"
+
+
 def _ethernet(number: int) -> str:
     """SONiC's name of the n-th 8-lane port."""
     return f"Ethernet{number * 8}"
@@ -126,7 +131,7 @@ def h100_pod(
             pci = f"0000:{H100_NIC_PCI[rail * gpus // rails]}:00.0"
             draft.add(
                 nic, own, rdma=f"mlx5_{rail}", netdev=f"rdma{rail}", pci=pci, rail=str(rail), carries_traffic="true",
-                guid=_guid(nic), chip="ConnectX-7",
+                guid=_guid(nic), addr=_addr(rail, number), chip="ConnectX-7",
             )  # fmt: skip
             draft.cable(nic, draft.port(f"{prefix}leaf-p{pod}-r{rail}", _ethernet(slot)))
             nics.append(nic)
@@ -176,7 +181,7 @@ def nvl72(
                 nic, gpu = ids.nic_id(host, f"mlx5_{rail}"), ids.gpu_id(host, rail)
                 draft.add(
                     nic, own, rdma=f"mlx5_{rail}", netdev=f"rdma{rail}", pci=f"{GB200_NIC_PCI[rail]}.0", rail=str(rail),
-                    carries_traffic="true", guid=_guid(nic), chip="ConnectX-7",
+                    carries_traffic="true", guid=_guid(nic), addr=_addr(rail, rack * trays + tray), chip="ConnectX-7",
                 )  # fmt: skip
                 draft.cable(nic, draft.port(f"{prefix}leaf-p{pod}-r{rail}", _ethernet(in_pod * trays + tray)))
                 draft.add(gpu, own, domain, pci=f"{GB200_GPU_PCI[rail]}.0", uuid=_uuid(gpu), chip="GB200")

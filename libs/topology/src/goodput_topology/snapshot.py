@@ -6,6 +6,7 @@ only when all of one version are there, and forgets what an interrupted sender l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -24,10 +25,8 @@ def to_snapshots(fabric: Fabric, *, source: str, version: int, at: datetime) -> 
     encode = msgspec.json.Encoder().encode
     chunks: list[tuple[list[ComponentRecord], list[EdgeRecord]]] = [([], [])]
     room = PART_BYTES_MAX
-    records: Iterator[ComponentRecord | EdgeRecord] = iter(
-        [r for r in fabric.components.values() if fabric.ends_of(r.id) is None] + list(fabric.edges)  # links are in the
-        edges
-    )
+    components = [r for r in fabric.components.values() if fabric.ends_of(r.id) is None]  # links are in the edges
+    records: Iterator[ComponentRecord | EdgeRecord] = itertools.chain(components, fabric.edges)
     for record in records:
         size = len(encode(record)) + 1
         if size > room:
