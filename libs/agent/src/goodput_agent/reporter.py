@@ -1,0 +1,309 @@
+"""The agent's own thread: looks at the step clock, sends what there is to say, answers commands.
+
+It owns an asyncio loop, so that nothing here ever runs in the training thread. All that the two share is the step clock (no
+lock), the pause gate (an event) and the outgoing queue (a lock held for one append). The loop of looks never waits for the
+bus: one task fills the queue, another empties it, reconnecting with growing delay for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from goodput_agent.commands import Commands, refusal
+from goodput_agent.files import RunDirectory
+from goodput_agent.gate import PauseGate
+from goodput_agent.guard import complaints
+from goodput_agent.identity import Identity
+from goodput_agent.outqueue import Outgoing, OutQueue
+from goodput_agent.recorder import FlightRecorder, NoFlightRecorder, where_is
+from goodput_agent.stall import DEFAULT_POLICY, StallPolicy, StallRule
+from goodput_agent.steps import StepClock
+from goodput_agent.watch import Due, Watch
+from goodput_common.bus.errors import BusError
+from goodput_common.bus.ports import Bus, Message
+from goodput_common.contracts import subjects
+from goodput_common.contracts.ids import rank_id
+from goodput_common.contracts.job import RankExited, RankRegistered
+from goodput_common.contracts.recovery import AgentCommand
+from goodput_common.flight_recorder import UnreadableDump
+from goodput_common.runtime.clock import Clock
+
+T = TypeVar("T")
+Connect = Callable[[], Awaitable[Bus]]
+
+LOOK_EVERY_S = 0.25
+REPORT_EVERY_S = 1.0
+RETRY_FIRST_S, RETRY_MAX_S = 0.5, 15.0
+FLUSH_WITHIN_S = 1.5
+
+
+class Reporter:
+    def __init__(
+        self,
+        identity: Identity,
+        steps: StepClock,
+        gate: PauseGate,
+        recorder: FlightRecorder,
+        files: RunDirectory,
+        connect: Connect | None,
+        clock: Clock,
+        *,
+        main_thread: int,
+        policy: StallPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self.identity = identity
+        self.queue = OutQueue()
+        self._steps = steps
+        self._gate = gate
+        self._recorder = recorder
+        self._files = files
+        self._connect = connect
+        self._clock = clock
+        self._main_thread = main_thread
+        self._watch = Watch(identity, steps, StallRule(policy))
+        self._commands = Commands(identity, gate, lambda: self.dump("asked"), lambda: steps.step)
+        self._sent = 0
+        self._report_due_s = 0.0
+        self._wake: asyncio.Event | None = None
+        self._connected = False
+        self._ending = False
+
+    # -- what it does, one look at a time ------------------------------------------------------------------------------
+
+    def register(self) -> None:
+        """Announce this rank on the bus and in the run directory."""
+        mine = self.identity
+        registered = RankRegistered(
+            **{name: getattr(mine, name) for name in mine.__struct_fields__},
+            at=self._clock.now(),
+            steps_published_s=REPORT_EVERY_S,
+        )
+        self._put("rank_registered", registered)
+        self._try("registration file", lambda: self._files.register(registered))
+
+    def look(self) -> None:
+        """One look: a report when it is due, a stall when steps have stopped."""
+        now_s = self._clock.monotonic_s()
+        if self._gate.expire():
+            complaints.worked("pause")
+        paused = self._gate.requested
+        due = self._watch.look(now_s, paused=paused)
+        if due is Due.SUSPECT:
+            collective, frames = where_is(self._main_thread)
+            self._put("stall_suspected", self._watch.stall(now_s, self._clock.now(), collective=collective, frames=frames))
+            self.report()
+            self.dump("stall")
+        elif due is Due.DUMP_AGAIN:
+            self.dump("stall")
+        if now_s >= self._report_due_s:
+            self._report_due_s = max(self._report_due_s + REPORT_EVERY_S, now_s)
+            self.report()
+
+    def report(self) -> None:
+        now_s = self._clock.monotonic_s()
+        groups = self._try("flight recorder status", self._recorder.status) or ()
+        collective, _ = where_is(self._main_thread)
+        self._put(
+            "rank_progress",
+            self._watch.progress(now_s, self._clock.now(), groups=groups, collective=collective, paused=self._gate.waiting),
+        )
+
+    def dump(self, reason: str) -> str:
+        """Take a dump: to the run directory and to the bus. Returns "" or why there is none."""
+        try:
+            recording = self._recorder.record(
+                self.identity, at=self._clock.now(), reason=reason, origin=str(self._files.dump)
+            )
+        except (NoFlightRecorder, UnreadableDump) as error:
+            return str(error)
+        self._put("flight_recorder", recording.dump)
+        self._try("dump file", lambda: self._files.write_dump(recording.data))
+        return ""
+
+    def leave(self, *, clean: bool, reason: str) -> None:
+        """The last words of this rank."""
+        self._watch.look(self._clock.monotonic_s(), paused=True)
+        self.report()
+        if not clean:
+            self._try("last dump", lambda: self.dump("exit"))
+        mine = self.identity
+        exited = RankExited(
+            fabric=mine.fabric,
+            job=mine.job,
+            rank=mine.rank,
+            host=mine.host,
+            at=self._clock.now(),
+            generation=mine.generation,
+            clean=clean,
+            reason=reason,
+        )
+        self._put("rank_exited", exited)
+        if clean:
+            self._try("registration file", self._files.withdraw)
+
+    # -- the two tasks -------------------------------------------------------------------------------------------------
+
+    async def run(self, leaving: asyncio.Event, last_words: Callable[[], tuple[bool, str]]) -> None:
+        """Until `leaving` is set; then says `last_words` (clean, reason) and gives the bus `FLUSH_WITHIN_S` to take them."""
+        self._wake = asyncio.Event()
+        sender = asyncio.create_task(self._send_all(), name="goodput-agent-send")
+        self.register()
+        while not leaving.is_set():
+            self._try("look", self.look)
+            try:
+                await asyncio.wait_for(leaving.wait(), LOOK_EVERY_S)
+            except TimeoutError:
+                continue
+        clean, reason = last_words()
+        self._try("last words", lambda: self.leave(clean=clean, reason=reason))
+        self._ending = True
+        self._wake.set()
+        if self._connected:
+            await asyncio.wait({sender}, timeout=FLUSH_WITHIN_S)
+        sender.cancel()
+        await asyncio.gather(sender, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        """Connect, then send what is queued until the end. Once connected the client itself reconnects."""
+        if self._connect is None:
+            return
+        retry_s = RETRY_FIRST_S
+        while True:
+            try:
+                bus = await self._connect()
+            except Exception as error:  # noqa: BLE001 - whatever a client library raises, the job goes on
+                complaints.failed("bus connection", error)
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, RETRY_MAX_S)
+                continue
+            complaints.worked("bus connection")
+            retry_s = RETRY_FIRST_S
+            self._connected = True
+            try:
+                await self._serve(bus)
+                await self._drain_queue(bus)
+                return
+            finally:
+                try:
+                    await asyncio.wait_for(bus.close(), 0.5)
+                except (BusError, OSError, TimeoutError) as error:
+                    complaints.failed("closing the bus", error)
+
+    async def _drain_queue(self, bus: Bus) -> None:
+        """Send in order, each until the server has it; returns when the rank is leaving and nothing is left."""
+        retry_s = RETRY_FIRST_S
+        while True:
+            message = self.queue.head()
+            if message is None:
+                if self._ending:
+                    return
+                await self._more()
+                continue
+            try:
+                await bus.publish(
+                    message.subject,
+                    message.data,
+                    id=message.id,
+                    source=self.identity.source,
+                    component=message.component,
+                    time=message.time,
+                )
+            except BusError as error:  # the client reconnects by itself: keep the message, try again
+                complaints.failed("publishing", error)
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, RETRY_MAX_S)
+                continue
+            except Exception as error:  # noqa: BLE001 - a message that cannot be sent must not hold up the others
+                complaints.failed("publishing", error)
+            else:
+                complaints.worked("publishing")
+                retry_s = RETRY_FIRST_S
+            self.queue.done(message)
+
+    async def _more(self) -> None:
+        assert self._wake is not None
+        self._wake.clear()
+        if not len(self.queue) and not self._ending:
+            await self._wake.wait()
+
+    async def _serve(self, bus: Bus) -> None:
+        async def answer(message: Message) -> msgspec.Struct:
+            if not isinstance(message.data, AgentCommand):
+                return refusal(self.identity, message.data, self._clock.now())
+            return self._commands.handle(message.data, self._clock.now())
+
+        mine = self.identity
+        try:
+            await bus.serve(subjects.agent(mine.fabric, mine.job, mine.rank), answer)
+        except BusError as error:
+            complaints.failed("listening for commands", error)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _put(self, event: str, data: msgspec.Struct) -> None:
+        self._sent += 1
+        at = getattr(data, "at", None)
+        mine = self.identity
+        self.queue.put(
+            Outgoing(
+                subject=subjects.job(mine.fabric, mine.job, event),
+                data=data,
+                id=f"{mine.incarnation}/{event}/{self._sent}",
+                component=rank_id(mine.job, mine.rank),
+                time=at if isinstance(at, datetime) else self._clock.now(),
+            )
+        )
+        if self._wake is not None:
+            self._wake.set()
+
+    def _try(self, what: str, do: Callable[[], T]) -> T | None:
+        try:
+            done = do()
+        except Exception as error:  # noqa: BLE001 - one failing part must not end the others
+            complaints.failed(what, error)
+            return None
+        complaints.worked(what)
+        return done
+
+
+class ReporterThread:
+    """Runs a Reporter on its own daemon thread. A process that is killed leaves no word; one that ends says so."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving: asyncio.Event | None = None
+        self._last_words = (True, "")
+        self._thread = threading.Thread(target=self._run, name="goodput-agent", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, *, clean: bool, reason: str) -> None:
+        """Say the last words and end; waits for at most about two seconds."""
+        self._last_words = (clean, reason)
+        loop, leaving = self._loop, self._leaving
+        if loop is None or leaving is None or not self._thread.is_alive():
+            return
+        try:
+            loop.call_soon_threadsafe(leaving.set)
+        except RuntimeError:  # the loop has ended by itself
+            return
+        self._thread.join(FLUSH_WITHIN_S + 1.0)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - the thread's last line of defence
+            complaints.failed("agent thread", error)
+
+    async def _main(self) -> None:
+        self._leaving = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        await self._reporter.run(self._leaving, lambda: self._last_words)
