@@ -70,3 +70,11 @@ def stream_of(subject: str) -> Stream:
         if any(subject.startswith(pattern.removesuffix(">")) for pattern in stream.subjects):
             return stream
     raise KeyError(subject)
+
+
+def of_fabric(stream: str, fabric: str) -> str:
+    """The filter for one fabric's messages of a stream whose subjects carry the fabric. Raises KeyError: no such stream."""
+    found = next((each for each in STREAMS if each.name == stream and stream != "REJECTED"), None)
+    if found is None:
+        raise KeyError(stream)
+    return f"{found.subjects[0].removesuffix('>')}{token(fabric)}.>"
