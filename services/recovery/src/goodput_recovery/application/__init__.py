@@ -1,0 +1,1 @@
+"""The shell around the decisions: feeds them what was heard, stores what they say, carries out what they order."""

@@ -1,0 +1,198 @@
+"""How a job's ranks get on, and whether an action helped: steps must move again on every rank, and keep moving.
+
+A job counts as recovered when every rank of its newest generation has finished a step beyond the stall, and after a hold
+time every one has finished at least one more. A stall that is merely reported late (a step that was finished before the
+action but heard of after it) passes the first test and not the second. A job that was restored from a checkpoint starts
+below the step where it stalled, so a newer generation is measured against its own beginning.
+
+Silence is not failure. Time in which nothing could be heard does not count towards the deadline, and a plan that ends
+without any report is *blind*: that goes to a person, not to the next larger action.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered
+from goodput_recovery.domain.plan import Plan
+from goodput_recovery.domain.policy import Policy
+
+MOVING_WITHIN_S = 10.0
+RANKS_IN_WORDS = 8
+
+
+@dataclass(slots=True)
+class RankState:
+    """`base` is the step that the rank stood at when it was first heard in this generation."""
+
+    generation: int
+    seq: int
+    step: int
+    base: int
+    heard_at: datetime
+    moved_at: datetime | None = None
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class JobProgress:
+    """All that was heard of one job, newest generation only. Not a record: it is rebuilt from the reports of a second."""
+
+    generation: int = 0
+    world_size: int | None = None
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    left: dict[int, bool] = field(default_factory=dict)  # rank -> cleanly
+
+    def registered(self, rank: RankRegistered) -> None:
+        self._reach(rank.generation)
+        if rank.generation == self.generation:
+            self.world_size = rank.world_size
+            self.left.pop(rank.rank, None)
+
+    def exited(self, exit_: RankExited) -> None:
+        self._reach(exit_.generation)
+        if exit_.generation == self.generation:
+            self.left[exit_.rank] = exit_.clean
+
+    def reported(self, report: RankProgress, heard_at: datetime) -> bool:
+        """Take a report in; returns whether it was newer than what is known of the rank."""
+        self._reach(report.generation)
+        if report.generation < self.generation:
+            return False
+        known = self.ranks.get(report.rank)
+        if known is None:
+            base = report.step - max(0, report.steps)
+            known = self.ranks[report.rank] = RankState(report.generation, -1, base, base, heard_at)
+        if report.seq <= known.seq:
+            return False
+        known.seq = report.seq
+        known.heard_at = max(known.heard_at, heard_at)
+        known.paused = report.paused
+        if report.step > known.step:
+            known.step, known.moved_at = report.step, heard_at
+        return True
+
+    @property
+    def step(self) -> int | None:
+        """The furthest step of any rank, or None where nothing was heard."""
+        return max((rank.step for rank in self.ranks.values()), default=None)
+
+    def moving(self, now: datetime) -> bool | None:
+        """Whether any rank finished a step lately; None where no rank was heard lately."""
+        since = now - timedelta(seconds=MOVING_WITHIN_S)
+        heard = [rank for rank in self.ranks.values() if rank.heard_at >= since]
+        if not heard:
+            return None
+        return any(rank.moved_at is not None and rank.moved_at >= since for rank in heard)
+
+    def finished(self) -> bool:
+        """Every rank left by itself, cleanly: the job ran to its end."""
+        expected = self.world_size or 0
+        return expected > 0 and len(self.left) >= expected and all(self.left.values())
+
+    def _reach(self, generation: int) -> None:
+        if generation > self.generation:
+            self.generation = generation
+            self.ranks.clear()
+            self.left.clear()
+
+
+class Outcome(enum.StrEnum):
+    WAIT = "wait"
+    RECOVERED = "recovered"
+    FAILED = "failed"
+    BLIND = "blind"  # the deadline passed without a report to judge by
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    outcome: Outcome
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """One plan under verification. `blind_s` is the time in which the bus was away, which does not count."""
+
+    since: datetime
+    blind_s: float = 0.0
+    first_moved_at: datetime | None = None
+    steps_then: dict[int, int] = field(default_factory=dict)
+    generation: int = -1
+
+
+def look(progress: JobProgress | None, plan: Plan, watch: Watch, policy: Policy, now: datetime) -> Seen:
+    """Judge one plan now. `watch` remembers when every rank had moved for the first time."""
+    if not plan.steps_prove:
+        return _deadline(progress, plan, watch, policy, now, "the verdict is not resolved")
+    if progress is not None and progress.ranks:
+        if progress.generation != watch.generation:
+            watch.generation, watch.first_moved_at = progress.generation, None
+        if progress.finished():
+            return Seen(Outcome.RECOVERED, f"all {progress.world_size} ranks ran to their end")
+        behind = _behind(progress, plan)
+        if behind:
+            watch.first_moved_at = None
+        elif watch.first_moved_at is None:
+            watch.first_moved_at = now
+            watch.steps_then = {number: rank.step for number, rank in progress.ranks.items()}
+        elif _held(progress, watch, policy, now):
+            slowest = min(rank.step for rank in progress.ranks.values())
+            where = f"generation {progress.generation}"
+            return Seen(
+                Outcome.RECOVERED, f"all {len(progress.ranks)} ranks move again, at step {slowest} or beyond in {where}"
+            )
+    else:
+        behind = "no rank has reported"
+    return _deadline(progress, plan, watch, policy, now, behind or "ranks moved once and stopped again")
+
+
+def _behind(progress: JobProgress, plan: Plan) -> str:
+    """Which ranks have not moved beyond the stall; empty when all have."""
+    expected = set(range(progress.world_size)) if progress.world_size else set(progress.ranks)
+    silent = sorted(expected - progress.ranks.keys())
+    stuck = sorted(number for number, rank in progress.ranks.items() if rank.step <= _reference(progress, plan, rank))
+    words = []
+    if stuck:
+        words.append(f"{_numbers(stuck)} not beyond {_where(progress, plan)}")
+    if silent:
+        words.append(f"{_numbers(silent)} silent")
+    return "; ".join(words)
+
+
+def _reference(progress: JobProgress, plan: Plan, rank: RankState) -> int:
+    if progress.generation <= plan.stall_generation and plan.stall_step is not None:
+        return plan.stall_step
+    return rank.base
+
+
+def _where(progress: JobProgress, plan: Plan) -> str:
+    if progress.generation <= plan.stall_generation and plan.stall_step is not None:
+        return f"step {plan.stall_step}"
+    return f"their first step of generation {progress.generation}"
+
+
+def _held(progress: JobProgress, watch: Watch, policy: Policy, now: datetime) -> bool:
+    if watch.first_moved_at is None or now - watch.first_moved_at < timedelta(seconds=policy.verify_hold_s):
+        return False
+    return all(rank.step > watch.steps_then.get(number, rank.base) for number, rank in progress.ranks.items())
+
+
+def _deadline(progress: JobProgress | None, plan: Plan, watch: Watch, policy: Policy, now: datetime, behind: str) -> Seen:
+    watched_s = (now - watch.since).total_seconds() - watch.blind_s
+    by = (plan.verify_by or now) + timedelta(seconds=watch.blind_s)
+    if now < by or watched_s < policy.verify_watch_s_min:
+        return Seen(Outcome.WAIT, behind)
+    after = f"{(now - (plan.acted_at or plan.changed_at)).total_seconds():.0f} s after the action"
+    if plan.passive:
+        after = f"after {watched_s:.0f} s of watching"
+    heard = progress is not None and any(rank.heard_at >= watch.since for rank in progress.ranks.values())
+    return Seen(Outcome.FAILED, f"{after}: {behind}") if heard else Seen(Outcome.BLIND, f"{after}: {behind}, cannot tell")
+
+
+def _numbers(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:RANKS_IN_WORDS]))
+    more = f" and {len(ranks) - RANKS_IN_WORDS} more" if len(ranks) > RANKS_IN_WORDS else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
