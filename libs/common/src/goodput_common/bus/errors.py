@@ -55,3 +55,21 @@ class Reject(BusError):
 
 class ProvisioningConflict(BusError):
     """A stream or durable exists with a configuration that cannot be changed in place; says which field differs."""
+
+
+class MessageTooLarge(BusError):
+    """The server would refuse this body at any time: send less (fewer samples, an excerpt)."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"a message of {size_bytes} bytes is over the server's limit of {limit_bytes}")
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class RequestFailed(BusError):
+    """The responder raised; `reason` is its error. The request may or may not have taken effect."""
+
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(f"{subject} answered with an error: {reason}")
+        self.subject = subject
+        self.reason = reason
