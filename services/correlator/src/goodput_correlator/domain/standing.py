@@ -1,0 +1,260 @@
+"""Where each rank stands in its process groups: what it has joined, what it has finished, what it is still inside of.
+
+Two sources say so. A flight-recorder dump lists every unfinished operation in the order in which the rank issued them. A
+progress report only counts, a collective at a time, but comes every second. Either may be missing, and a rank's silence
+must not be mistaken for a position: a rank nobody has heard since the stall began is *unknown*.
+
+Traps that are real (torch 2.9-2.13): counts of one group mix collectives and point-to-point; a group's counts say nothing
+when its last operation was a send; an only-active dump of a rank that stands still outside any collective holds no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from goodput_common.contracts.job import Collective, CollectiveState, FlightRecorderDump, GroupProgress, RankProgress
+
+from goodput_correlator.domain.case import Case, Observed
+
+SILENT_S = 2.4  # reports come every second: this long without one, while others report, is silence
+SETTLED_S = 0.8  # a report this long after the last step shows where the rank stands still
+
+# Operations that no member can finish before every member has started them.
+SYNCHRONISING = frozenset(
+    {
+        "all_reduce",
+        "allreduce",
+        "allreduce_coalesced",
+        "all_gather",
+        "_all_gather_base",
+        "all_gather_into_tensor",
+        "allgather",
+        "_allgather_base",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "reduce_scatter_tensor",
+        "all_to_all",
+        "all_to_all_single",
+        "alltoall",
+        "alltoall_base",
+        "barrier",
+        "monitored_barrier",
+    }
+)
+# Operations whose members legitimately pass tensors of different sizes.
+RAGGED = frozenset({"all_to_all", "all_to_all_single", "alltoall", "alltoall_base", "gather", "scatter"})
+
+
+class OpKey(NamedTuple):
+    """One operation as all its members know it: collective `seq` of a group, or the first open exchange of a pair."""
+
+    group: str
+    seq: int
+    sender: int = -1
+    receiver: int = -1
+
+    @property
+    def p2p(self) -> bool:
+        return self.sender >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An operation that a rank has issued and not finished. `order` is its place among all that the rank has open."""
+
+    key: OpKey
+    op: str
+    order: int
+    signature: tuple[object, ...] | None = None
+    created_at: datetime | None = None
+    frames: tuple[str, ...] = ()
+
+    @property
+    def synchronising(self) -> bool:
+        return self.op in SYNCHRONISING
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One rank. `pending` has the first open operation of each lane (a group's collectives, or one direction of a pair)."""
+
+    rank: int
+    seen: Observed
+    joined: Mapping[str, int]
+    finished: Mapping[str, int]
+    pending: tuple[Pending, ...]
+    open_count: int = 0
+    ordered: bool = True  # whether `order` is known across groups
+    last_issued_at: datetime | None = None
+
+    def opened(self, key: OpKey) -> Pending | None:
+        return next((each for each in self.pending if each.key == key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """All that is known of one job. `absent` are ranks that exist but do not say where they stand."""
+
+    world: frozenset[int]
+    members: Mapping[str, tuple[int, ...]]
+    names: Mapping[str, str]  # group -> what a person calls it
+    known: Mapping[int, Standing] = field(default_factory=dict)
+    history: Mapping[int, FlightRecorderDump] = field(default_factory=dict)
+
+    @property
+    def absent(self) -> frozenset[int]:
+        return self.world - self.known.keys()
+
+    def describe(self, key: OpKey, op: str = "") -> str:
+        name = self.names.get(key.group) or key.group or "default"
+        if key.p2p:
+            return f"send {key.sender} -> {key.receiver} in group {name}"
+        return f"{op or 'collective'} #{key.seq} of group {name}"
+
+
+def standings(case: Case) -> Standings:
+    """From the newest usable dump of each rank, else its newest usable progress report."""
+    members: dict[str, tuple[int, ...]] = {}
+    names: dict[str, str] = {}
+    usable: dict[int, Observed] = {}
+    for rank, seen in case.dumps.items():
+        if _usable_dump(case, seen):
+            usable[rank] = seen
+    for rank, seen in case.progress.items():
+        fact = seen.fact
+        if rank not in usable and isinstance(fact, RankProgress) and fact.groups and _usable_progress(case, seen):
+            usable[rank] = seen
+    for seen in (*case.progress.values(), *case.dumps.values()):
+        fact = seen.fact
+        if isinstance(fact, RankProgress | FlightRecorderDump):
+            _learn_groups(fact.groups, members, names)
+    world = _world(case, members)
+    _infer_members(usable.values(), members, world)
+    known = {rank: _standing(rank, seen, members) for rank, seen in sorted(usable.items())}
+    history = {rank: seen.fact for rank, seen in usable.items() if isinstance(seen.fact, FlightRecorderDump)}
+    return Standings(world, members, names, known, history)
+
+
+def _usable_dump(case: Case, seen: Observed) -> bool:
+    if case.offline or case.stalled_since is None:
+        return True
+    return seen.received_at >= case.stalled_since
+
+
+def _usable_progress(case: Case, seen: Observed) -> bool:
+    if case.offline or case.stalled_since is None:
+        return True
+    settled = case.stalled_since + timedelta(seconds=SETTLED_S)
+    return seen.received_at >= settled and seen.received_at >= case.now - timedelta(seconds=SILENT_S)
+
+
+def _learn_groups(groups: Iterable[GroupProgress], members: dict[str, tuple[int, ...]], names: dict[str, str]) -> None:
+    for each in groups:
+        if each.ranks and len(each.ranks) > len(members.get(each.group, ())):
+            members[each.group] = tuple(sorted(each.ranks))
+        if each.desc:
+            names.setdefault(each.group, f"{each.desc} ({each.group})" if each.group else each.desc)
+
+
+def _world(case: Case, members: Mapping[str, tuple[int, ...]]) -> frozenset[int]:
+    ranks = {rank for group in members.values() for rank in group}
+    ranks.update(case.dumps, case.progress)
+    if case.placement is not None:
+        ranks.update(case.placement.ranks)
+        ranks.update(range(case.placement.world_size))
+    return frozenset(ranks)
+
+
+def _infer_members(seen: Iterable[Observed], members: dict[str, tuple[int, ...]], world: frozenset[int]) -> None:
+    """Groups whose members no source lists: the whole world for the default group, else whoever was seen in it."""
+    found: dict[str, set[int]] = {}
+    for each in seen:
+        fact = each.fact
+        if not isinstance(fact, FlightRecorderDump | RankProgress):
+            continue
+        used = {group.group for group in fact.groups}
+        if isinstance(fact, FlightRecorderDump):
+            used |= {collective.group for collective in fact.collectives}
+        for group in used:
+            if group not in members:
+                found.setdefault(group, set()).add(fact.rank)
+    for group, ranks in found.items():
+        members[group] = tuple(sorted(world if group in ("", "0", "default_pg") else ranks))
+
+
+def _standing(rank: int, seen: Observed, members: Mapping[str, tuple[int, ...]]) -> Standing:
+    fact = seen.fact
+    if isinstance(fact, FlightRecorderDump):
+        return _from_dump(rank, seen, fact)
+    assert isinstance(fact, RankProgress)
+    return _from_progress(rank, seen, fact)
+
+
+def _from_dump(rank: int, seen: Observed, dump: FlightRecorderDump) -> Standing:
+    joined: dict[str, int] = {}
+    finished: dict[str, int] = {}
+    for group in dump.groups:
+        if group.p2p:
+            continue  # its counts are of sends and receives
+        joined[group.group] = group.last_enqueued
+        finished[group.group] = group.last_completed
+    lanes: dict[object, Pending] = {}
+    open_count = 0
+    last_issued_at: datetime | None = None
+    for order, each in enumerate(dump.collectives):
+        if not each.p2p:
+            joined[each.group] = max(each.seq, joined.get(each.group, -1))
+        if each.created_at is not None and (last_issued_at is None or each.created_at > last_issued_at):
+            last_issued_at = each.created_at
+        if each.state is CollectiveState.COMPLETED:
+            if not each.p2p:
+                finished[each.group] = max(each.seq, finished.get(each.group, -1))
+            continue
+        open_count += 1
+        key = _key(rank, each)
+        if key is None:
+            continue
+        lane = key if key.p2p else key.group
+        if lane not in lanes:
+            lanes[lane] = Pending(key, each.op, order, _signature(each), each.created_at, each.frames)
+    for lane, first in lanes.items():
+        if isinstance(lane, str):
+            finished[lane] = min(finished.get(lane, first.key.seq - 1), first.key.seq - 1)
+    return Standing(rank, seen, joined, finished, tuple(lanes.values()), open_count, True, last_issued_at)
+
+
+def _from_progress(rank: int, seen: Observed, report: RankProgress) -> Standing:
+    joined: dict[str, int] = {}
+    finished: dict[str, int] = {}
+    pending: list[Pending] = []
+    for group in report.groups:
+        if group.p2p:
+            continue
+        joined[group.group] = group.last_enqueued
+        finished[group.group] = group.last_completed
+        if group.last_enqueued > group.last_completed >= 0 or group.last_enqueued > 0 > group.last_completed:
+            seq = group.last_completed + 1 if group.last_completed >= 0 else group.last_enqueued
+            pending.append(Pending(OpKey(group.group, seq), report.in_collective, len(pending)))
+    return Standing(rank, seen, joined, finished, tuple(pending), len(pending), ordered=False)
+
+
+def _key(rank: int, each: Collective) -> OpKey | None:
+    if not each.p2p:
+        return OpKey(each.group, each.seq)
+    if each.peer is None:
+        return None
+    if "send" in each.op:
+        return OpKey(each.group, 0, rank, each.peer)
+    return OpKey(each.group, 0, each.peer, rank)
+
+
+def _signature(each: Collective) -> tuple[object, ...] | None:
+    """What must agree between the members of one collective; None where nothing must."""
+    if each.p2p:
+        return None
+    if each.op in RAGGED:
+        return (each.op,)
+    return (each.op, each.input_sizes, each.dtypes)
