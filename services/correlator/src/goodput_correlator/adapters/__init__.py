@@ -1,0 +1,1 @@
+"""The correlator's edges: Postgres and HTTP."""

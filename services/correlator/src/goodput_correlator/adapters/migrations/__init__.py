@@ -1,0 +1,1 @@
+"""The history of schema `correlator`; `goodput_common.store.migrate` runs it at every start."""

@@ -1,0 +1,272 @@
+"""The store in Postgres: what the application's `Store` port promises, one transaction a call.
+
+Evidence is written by `INSERT … SELECT unnest(…)`: one statement a group however many rows, which the driver prepares
+once. Every writing transaction first takes a shared lock on the fabric's lease row and compares the token. A take-over
+updates that row, so it waits for writes under way and none of the old term can follow it: what a new term reads at its
+start is all that the old one ever acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from goodput_common.contracts.job import RankRegistered
+from goodput_common.contracts.topology import TopologySnapshot
+from goodput_common.contracts.verdict import Verdict, VerdictState
+from goodput_common.store.lease import Lease, LeaseLost
+from goodput_correlator.adapters import chains, retention, schema
+from goodput_correlator.adapters.errors import told_apart
+from goodput_correlator.application import facts
+from goodput_correlator.application.ports import (
+    Deposed,
+    JobProgress,
+    Registration,
+    Reign,
+    Restored,
+    Retention,
+    StoreRefused,
+    Tick,
+    Write,
+    Written,
+)
+from goodput_correlator.domain.case import Observed
+from goodput_topology import postgres as graph_store
+from goodput_topology.build import InvalidFabric
+from goodput_topology.graph import Fabric
+from goodput_topology.snapshot import Assembly
+
+_INSERT_EVIDENCE = sa.text(f"""
+    INSERT INTO {schema.SCHEMA}.evidence (id, fabric, host, source, kind, component, job, observed_at, received_at, body)
+    SELECT id, :fabric, host, source, kind, component, job, observed_at, received_at, body::json
+    FROM unnest(
+        cast(:id AS text[]), cast(:host AS text[]), cast(:source AS text[]), cast(:kind AS text[]),
+        cast(:component AS text[]), cast(:job AS text[]), cast(:observed_at AS timestamptz[]),
+        cast(:received_at AS timestamptz[]), cast(:body AS text[])
+    ) AS given (id, host, source, kind, component, job, observed_at, received_at, body)
+    ON CONFLICT (id) DO NOTHING RETURNING id
+""")
+_READ_EVIDENCE = sa.text(f"""
+    SELECT id, host, source, kind, observed_at, received_at, body::text AS body FROM {schema.SCHEMA}.evidence
+    WHERE fabric = :fabric AND received_at > :since ORDER BY received_at DESC, id DESC LIMIT :rows_max
+""")
+_READ_REGISTRATIONS = sa.text(f"""
+    SELECT id, received_at, body::text AS body FROM {schema.SCHEMA}.registrations
+    JOIN {schema.SCHEMA}.jobs USING (fabric, job, generation)
+    WHERE fabric = :fabric AND last_seen_at > :since
+""")
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_ENCODER = msgspec.json.Encoder()
+
+
+class PostgresStore:
+    """See `application.ports.Store` for what each method promises."""
+
+    def __init__(self, engine: AsyncEngine, lease: Lease) -> None:
+        self._engine = engine
+        self._lease = lease
+
+    async def _under(self, connection: AsyncConnection, reign: Reign) -> None:
+        """Raise Deposed unless `reign` is the newest term; it stays so until this transaction ends."""
+        try:
+            token = await self._lease.check(connection)
+        except LeaseLost as lost:
+            raise Deposed(str(lost)) from lost
+        if token != reign.token:
+            raise Deposed(f"fabric {reign.fabric}: this was term {reign.token}, now it is term {token}")
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    async def write(self, reign: Reign, writes: Sequence[Write]) -> Written:
+        with told_apart():
+            async with self._engine.begin() as connection:
+                await self._under(connection, reign)
+                new = await self._evidence(connection, reign.fabric, [each for w in writes for each in w.observed])
+                await self._registrations(connection, reign.fabric, [each for w in writes for each in w.registrations])
+                graph = await self._topology(connection, reign.fabric, [part for w in writes for part in w.topology])
+        return Written(new=new, topology=graph)
+
+    async def _evidence(self, connection: AsyncConnection, fabric: str, observed: Sequence[Observed]) -> frozenset[str]:
+        if not observed:
+            return frozenset()
+        columns: dict[str, list[Any]] = {
+            "id": [each.id for each in observed],
+            "host": [each.host for each in observed],
+            "source": [each.source for each in observed],
+            "kind": [facts.kind_of(each.fact) for each in observed],
+            "component": [facts.component_of(each.fact) for each in observed],
+            "job": [each.job for each in observed],
+            "observed_at": [each.observed_at for each in observed],
+            "received_at": [each.received_at for each in observed],
+            "body": [facts.encode(each.fact) for each in observed],
+        }
+        rows = await connection.execute(_INSERT_EVIDENCE, {"fabric": fabric, **columns})
+        return frozenset(rows.scalars())
+
+    async def _registrations(self, connection: AsyncConnection, fabric: str, given: Sequence[Registration]) -> None:
+        """A rank that registers again in the same generation (restarted in place) replaces its earlier process."""
+        if not given:
+            return
+        table = schema.registrations
+        placed = insert(table)
+        newer = placed.on_conflict_do_update(
+            index_elements=["fabric", "job", "generation", "rank"],
+            set_={name: placed.excluded[name] for name in ("host", "world_size", "id", "received_at", "body")},
+            where=table.c.received_at < placed.excluded.received_at,
+        )
+        await connection.execute(newer, [_registration_row(fabric, each) for each in given])
+        await self._seen(connection, fabric, given)
+
+    async def _seen(self, connection: AsyncConnection, fabric: str, given: Sequence[Registration]) -> None:
+        """The jobs of these registrations, in their newest generation; an older one changes nothing."""
+        jobs = schema.jobs
+        newest: dict[str, Registration] = {}
+        for each in given:
+            held = newest.get(each.body.job)
+            if held is None or held.body.generation <= each.body.generation:
+                newest[each.body.job] = each
+        seen = insert(jobs)
+        later = seen.excluded.generation > jobs.c.generation
+        upsert = seen.on_conflict_do_update(
+            index_elements=["fabric", "job"],
+            set_={
+                "generation": sa.func.greatest(jobs.c.generation, seen.excluded.generation),
+                "world_size": sa.case(
+                    (seen.excluded.generation >= jobs.c.generation, seen.excluded.world_size), else_=jobs.c.world_size
+                ),
+                "last_seen_at": sa.func.greatest(jobs.c.last_seen_at, seen.excluded.last_seen_at),
+                "exited_clean": sa.case((later, 0), else_=jobs.c.exited_clean),
+                "exited_failed": sa.case((later, 0), else_=jobs.c.exited_failed),
+            },
+        )
+        rows = [
+            {
+                "fabric": fabric, "job": job, "generation": each.body.generation, "world_size": each.body.world_size,
+                "first_seen_at": each.received_at, "last_seen_at": each.received_at,
+            }
+            for job, each in sorted(newest.items())
+        ]  # fmt: skip
+        await connection.execute(upsert, rows)
+
+    async def _topology(self, connection: AsyncConnection, fabric: str, given: Sequence[TopologySnapshot]) -> Fabric | None:
+        """Keep parts until a version of a source is whole, then let it replace what that source said before."""
+        table, changed = schema.topology_parts, False
+        for part in given:
+            kept = insert(table).values(
+                fabric=fabric, source=part.source, version=part.version, part=part.part, parts=part.parts,
+                body=_ENCODER.encode(part),
+            )  # fmt: skip
+            await connection.execute(kept.on_conflict_do_nothing())
+            of_source = sa.and_(table.c.fabric == fabric, table.c.source == part.source)
+            held = await connection.execute(sa.select(table.c.body).where(of_source, table.c.version == part.version))
+            whole = _assembled([msgspec.json.decode(body, type=TopologySnapshot) for body in held.scalars()])
+            if whole is not None:
+                changed = await graph_store.save(connection, schema.topology, whole) or changed
+                await connection.execute(sa.delete(table).where(of_source, table.c.version <= part.version))
+        try:
+            return await graph_store.load(connection, schema.topology, fabric) if changed else None
+        except InvalidFabric as error:
+            raise StoreRefused(str(error)) from error  # rolls the group back; halving finds the part that made it so
+
+    # ------------------------------------------------------------------------------------------------- the grid
+
+    async def commit(self, reign: Reign, tick: Tick) -> tuple[Verdict, ...]:
+        with told_apart():
+            async with self._engine.begin() as connection:
+                await self._under(connection, reign)
+                if not await self._advance(connection, reign, tick):
+                    return ()
+                unfit = await chains.store(connection, reign.fabric, tick.verdicts)
+                await self._progress(connection, reign.fabric, tick.jobs)
+        return unfit
+
+    async def _advance(self, connection: AsyncConnection, reign: Reign, tick: Tick) -> bool:
+        """Whether the grid moved. False: this very tick is stored already. Any other place is somebody else's doing."""
+        grid = schema.grid
+        if tick.previous is None:
+            first = insert(grid).values(fabric=reign.fabric, ticked_to=tick.now, token=reign.token)
+            moved = (await connection.execute(first.on_conflict_do_nothing().returning(grid.c.fabric))).first()
+        else:
+            onward = (
+                sa.update(grid)
+                .where(grid.c.fabric == reign.fabric, grid.c.ticked_to == tick.previous)
+                .values(ticked_to=tick.now, token=reign.token)
+                .returning(grid.c.fabric)
+            )
+            moved = (await connection.execute(onward)).first()
+        if moved is not None:
+            return True
+        stands = sa.select(grid.c.ticked_to, grid.c.token).where(grid.c.fabric == reign.fabric)
+        row = (await connection.execute(stands)).one_or_none()
+        if row is not None and tuple(row) == (tick.now, reign.token):
+            return False
+        raise Deposed(f"fabric {reign.fabric}: the grid stands at {row}, not at {tick.previous}")
+
+    async def _progress(self, connection: AsyncConnection, fabric: str, given: Sequence[JobProgress]) -> None:
+        jobs = schema.jobs
+        for each in given:
+            values = {
+                "last_seen_at": each.last_seen_at, "step_min": each.step_min, "step_max": each.step_max,
+                "step_at": each.step_at, "exited_clean": each.exited_clean, "exited_failed": each.exited_failed,
+            }  # fmt: skip
+            await connection.execute(
+                sa.update(jobs)
+                .where(jobs.c.fabric == fabric, jobs.c.job == each.job, jobs.c.generation == each.generation)
+                .values(values)
+            )
+
+    # ------------------------------------------------------------------------------------------------- restoring
+
+    async def restore(self, fabric: str, *, window_s: float, rows_max: int) -> Restored:
+        with told_apart():
+            async with self._engine.connect() as connection:
+                grid = schema.grid
+                ticked_to = (
+                    await connection.execute(sa.select(grid.c.ticked_to).where(grid.c.fabric == fabric))
+                ).scalar_one_or_none()
+                since = ticked_to - timedelta(seconds=window_s) if ticked_to else _LONG_AGO
+                asked = {"fabric": fabric, "since": since}
+                rows = await connection.execute(_READ_EVIDENCE, {**asked, "rows_max": rows_max})
+                observed = [
+                    Observed(r.id, r.host, r.source, r.observed_at, r.received_at, facts.decode(r.kind, r.body))
+                    for r in rows
+                ]
+                for row in await connection.execute(_READ_REGISTRATIONS, asked):
+                    body = msgspec.json.decode(row.body, type=RankRegistered)
+                    observed.append(Observed(row.id, body.host, "agent", body.at, row.received_at, body))
+                verdicts = await self._chains(connection, fabric, since)
+                graph = await graph_store.load(connection, schema.topology, fabric)
+        return Restored(ticked_to=ticked_to, observed=tuple(observed), topology=graph, verdicts=verdicts)
+
+    async def _chains(self, connection: AsyncConnection, fabric: str, since: datetime) -> tuple[Verdict, ...]:
+        verdicts = schema.verdicts
+        lately = sa.or_(verdicts.c.state != VerdictState.RESOLVED.value, verdicts.c.published_at > since)
+        newest = sa.select(verdicts.c.body).where(verdicts.c.fabric == fabric, verdicts.c.latest, lately)
+        bodies = (await connection.execute(newest.order_by(verdicts.c.position))).scalars()
+        return tuple(msgspec.json.decode(body, type=Verdict) for body in bodies)
+
+    async def prune(self, fabric: str, keep: Retention, now: datetime) -> int:
+        with told_apart():
+            async with self._engine.begin() as connection:
+                return await retention.prune(connection, fabric, keep, now)
+
+
+def _registration_row(fabric: str, given: Registration) -> dict[str, Any]:
+    body = given.body
+    return {
+        "fabric": fabric, "job": body.job, "generation": body.generation, "rank": body.rank, "host": body.host,
+        "world_size": body.world_size, "id": given.id, "received_at": given.received_at, "body": msgspec.to_builtins(body),
+    }  # fmt: skip
+
+
+def _assembled(parts: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...] | None:
+    assembly, whole = Assembly(), None
+    for part in parts:
+        whole = assembly.add(part) or whole
+    return whole
