@@ -78,3 +78,8 @@ def of_fabric(stream: str, fabric: str) -> str:
     if found is None:
         raise KeyError(stream)
     return f"{found.subjects[0].removesuffix('>')}{token(fabric)}.>"
+
+
+def job_events(fabric: str, event: str) -> str:
+    """The filter for one kind of event of all jobs of a fabric."""
+    return f"goodput.job.{token(fabric)}.*.{token(event)}"
