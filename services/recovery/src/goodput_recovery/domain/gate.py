@@ -15,6 +15,7 @@ from goodput_common.contracts.recovery import PlanState
 from goodput_common.contracts.verdict import ActionKind, Verdict
 from goodput_recovery.domain import budget
 from goodput_recovery.domain.facts import Facts
+from goodput_recovery.domain.ladder import LADDER
 from goodput_recovery.domain.plan import Plan
 from goodput_recovery.domain.policy import Policy
 
@@ -45,6 +46,7 @@ class Go:
     to: PlanState
     reason: str
     changes: dict[str, Any] = field(default_factory=dict)
+    anew: bool = False  # this plan ends, and the matter is to be planned again
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def _approved(plan: Plan, verdict: Verdict, ctx: Context) -> Go | Stay:
     if ctx.paused:
         return Stay(f"recovery is paused {ctx.paused}")
     if plan.approved_by == BY_POLICY and (why := _needs_person(plan, verdict, ctx)) is not None:
-        return Go(PlanState.SUPERSEDED, f"the verdict lost its certainty: {why}")
+        return Go(PlanState.SUPERSEDED, f"the verdict lost its certainty: {why}", anew=True)
     answer = budget.answer(plan.action, plan.job, plan.host, ctx.usage, ctx.policy.budget, ctx.now)
     if isinstance(answer, budget.Refuse):
         return Go(PlanState.REFUSED, answer.reason)
@@ -114,7 +116,7 @@ def _approved(plan: Plan, verdict: Verdict, ctx: Context) -> Go | Stay:
     changes = {
         "fencing_token": ctx.token,
         "acted_at": ctx.now,
-        "verify_by": ctx.now + timedelta(seconds=ctx.policy.verify_within_s),
+        "verify_by": ctx.now + timedelta(seconds=ctx.policy.verify_within_s + LADDER[plan.action].downtime_s),
         "stall_generation": max(ctx.stall_generation, verdict.generation),
         "stall_step": ctx.stall_step,
         "expires_at": None,

@@ -124,7 +124,7 @@ def ticked(incident: Incident, ctx: Context) -> Decision:
     decision = _move(incident, plan, step.to, ctx, step.reason, **step.changes)
     if step.to is PlanState.REFUSED:
         return decision.then(_propose(decision.incident, ctx, only_person=f"refused: {step.reason}"))
-    if step.to is PlanState.SUPERSEDED and plan.state is PlanState.APPROVED and ctx.job_recovered_at is None:
+    if step.anew:
         return decision.then(_propose(decision.incident, ctx))
     return decision
 

@@ -65,7 +65,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     approval_within_s: float = 1800.0
     observe_s: float = 60.0  # a job that does not move again within this goes to a person
     person_within_s: float = 24 * 3600.0
-    verify_within_s: float = 180.0
+    verify_within_s: float = 120.0  # on top of the step's own downtime
     verify_hold_s: float = 3.0
     verify_watch_s_min: float = 20.0  # nothing is called failed before it was really watched for so long
     spare_nodes: int | None = 1  # spares that the operator vouches for, each used once a day; None is unknown
