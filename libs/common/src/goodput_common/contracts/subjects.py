@@ -83,3 +83,13 @@ def of_fabric(stream: str, fabric: str) -> str:
 def job_events(fabric: str, event: str) -> str:
     """The filter for one kind of event of all jobs of a fabric."""
     return f"goodput.job.{token(fabric)}.*.{token(event)}"
+
+
+def of_job(stream: str, fabric: str, job: str | None) -> str:
+    """The filter for one job's messages of JOB, VERDICT or RECOVERY. Raises KeyError: no such stream."""
+    return f"{of_fabric(stream, fabric).removesuffix('>')}{token(job or NO_JOB)}.*"
+
+
+def agents_of(fabric: str, job: str) -> str:
+    """Commands to any rank of one job."""
+    return f"goodput.agent.{token(fabric)}.{token(job)}.*"
