@@ -12,6 +12,18 @@ import msgspec
 
 from goodput_common.contracts.verdict import ActionKind
 
+_THRESHOLD: dict[ActionKind, float] = {
+    ActionKind.REINIT_COMMUNICATORS: 0.5,
+    ActionKind.RESTART_RANK: 0.5,
+    ActionKind.EXCLUDE_NIC: 0.6,
+    ActionKind.ISOLATE_LINK: 0.7,
+    ActionKind.RESET_GPU: 0.6,
+    ActionKind.SWAP_NODE: 0.6,
+    ActionKind.CORDON_AT_CHECKPOINT: 0.6,
+    ActionKind.DRAIN_AND_RESUME: 0.6,
+    ActionKind.RESTART_JOB: 0.6,
+}
+
 
 class InvalidPolicy(ValueError):
     """The policy file does not say what a policy can say; the message names the field."""
@@ -47,17 +59,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`threshold`: the confidence from which an action needs no person; below it the plan awaits approval. Below
     `act_floor` no action is proposed at all. `always_ask`: actions that need a person whatever the confidence."""
 
-    threshold: dict[ActionKind, float] = {
-        ActionKind.REINIT_COMMUNICATORS: 0.5,
-        ActionKind.RESTART_RANK: 0.5,
-        ActionKind.EXCLUDE_NIC: 0.6,
-        ActionKind.ISOLATE_LINK: 0.7,
-        ActionKind.RESET_GPU: 0.6,
-        ActionKind.SWAP_NODE: 0.6,
-        ActionKind.CORDON_AT_CHECKPOINT: 0.6,
-        ActionKind.DRAIN_AND_RESUME: 0.6,
-        ActionKind.RESTART_JOB: 0.6,
-    }
+    threshold: dict[ActionKind, float] = msgspec.field(default_factory=lambda: dict(_THRESHOLD))
     act_floor: float = 0.3
     always_ask: tuple[ActionKind, ...] = ()
     settle_s: float = 2.0  # a plan is held so long, so that a quick revision of its verdict wins
