@@ -1,0 +1,405 @@
+"""`Simulation`: a fabric, a job, faults and noise in simulated time, driven from outside.
+
+Whoever drives it decides how fast time goes: a demo calls `advance(now)` several times a second and publishes what
+comes out; an offline run takes `records(until)` as fast as the CPU gives. `react` and `answer` close the loop: the
+simulated launcher carries out what recovery has decided, and the simulated agents answer commands. Equal specification,
+seed and calls give equal output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import msgspec
+
+from goodput_common.bus.ports import Message
+from goodput_common.contracts import ids, subjects
+from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.recovery import (
+    AgentCommand,
+    AgentCommandKind,
+    AgentReply,
+    AgentReplyStatus,
+    PlanState,
+    RecoveryUpdate,
+)
+from goodput_common.contracts.registry import BY_STRUCT
+from goodput_common.contracts.telemetry import EventName, Severity, Source
+from goodput_common.contracts.verdict import ActionKind, FaultClass
+from goodput_faultlab.ledger import LedgerEntry
+from goodput_faultlab.simulate import faults, lines
+from goodput_faultlab.simulate.clockwork import Clockwork, Outgoing
+from goodput_faultlab.simulate.collectors import Collectors
+from goodput_faultlab.simulate.faults.link import RETRIES_LAST_S
+from goodput_faultlab.simulate.faults.model import MOVES_AWAY, RESTARTS_PROCESSES, Exit, Fault
+from goodput_faultlab.simulate.noise import Noise
+from goodput_faultlab.simulate.spec import SimulationSpec
+from goodput_faultlab.simulate.training import Training
+from goodput_topology.snapshot import to_snapshots
+
+TOPOLOGY_SOURCE = "simulation"
+PLANS_KEPT = 1024
+CHUNK_S = 1.0
+RECONNECT_S = 0.5  # from link up to the first retransmission that gets through
+WATCHDOG_ERROR = "torch.distributed.DistBackendError: watchdog timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """GPU time lost so far: all of the job's GPUs wait when one does."""
+
+    gpus: int
+    seconds: float
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.gpus * self.seconds / 3600
+
+    def __str__(self) -> str:
+        return f"{self.gpus} GPUs idle for {self.seconds:.1f} s = {self.gpu_hours:.2f} GPU-hours"
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What the launcher does about an action: when it is done, and whether steps will move again after it."""
+
+    at: datetime
+    cures: bool
+    what: str
+
+
+class Simulation:
+    """See the module. `now` is simulated true time; `ledger` the truth, complete from the start."""
+
+    def __init__(self, spec: SimulationSpec, seed: int) -> None:
+        self.spec = spec
+        self.seed = seed
+        self._clockwork = Clockwork(spec.start, seed, spec.transport)
+        self._collectors = Collectors(self._clockwork, spec.fabric.name, spec.transport.clock_offset_s_max)
+        self._training = Training(spec, self._clockwork, self._collectors, self._blocking, self._watchdogs_bark)
+        self._noise = Noise(spec, self._clockwork, self._collectors, lambda: not self._training.stalled)
+        self._spares = list(spec.spares)
+        self._plans: dict[str, Reaction | None] = {}
+        self._replies: dict[str, AgentReply] = {}
+        self._tokens: dict[int, int] = {}
+        self._faults = [
+            faults.plan(each, spec.fabric, self._training.layout, self._clockwork.rng(f"fault/{number}"))
+            for number, each in enumerate(spec.faults)
+        ]
+        self._ledger = [self._entry(number, fault) for number, fault in enumerate(self._faults)]
+        self._broken: set[int] = set()  # link faults whose connections are past retrying
+        self._schedule()
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def now(self) -> datetime:
+        return self._clockwork.now
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """Every fault with its truth, also of those that are still to come; `cleared_at` once it is gone."""
+        return tuple(self._ledger)
+
+    @property
+    def step(self) -> int:
+        return self._training.step
+
+    @property
+    def generation(self) -> int:
+        return self._training.generation
+
+    @property
+    def stalled_since(self) -> datetime | None:
+        """When the last step ended, while steps stand still because of a fault."""
+        return self._training.stalled_since
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return self._training.layout.hosts
+
+    @property
+    def idle(self) -> Idle:
+        since = self._training.stalled_since
+        waiting_s = (self.now - since).total_seconds() if since is not None else 0.0
+        return Idle(self._training.layout.world_size, self._training.idle_s + waiting_s)
+
+    # ------------------------------------------------------------------------------------------------- driving
+
+    def advance(self, to: datetime) -> list[Outgoing]:
+        """Let time pass up to `to`. Returns what was published meanwhile, ordered by `at`."""
+        return self._clockwork.run_until(to)
+
+    def records(self, until: datetime) -> Iterator[Message]:
+        """The run up to `until` as the broker's log would have it: `received_at` by one clock, numbered by stream."""
+        rng = self._clockwork.rng("broker")
+        sequences: dict[str, int] = {}
+        held: list[tuple[datetime, int, Outgoing]] = []
+        count = 0
+        while self.now < until:
+            to = min(until, self.now + timedelta(seconds=CHUNK_S))
+            for out in self.advance(to):
+                count += 1
+                held.append((out.at + timedelta(seconds=rng.uniform(0.0005, 0.004)), count, out))
+            held.sort(key=lambda each: each[:2])
+            keep_from = until if to == until else to - timedelta(seconds=0.01)
+            ready = [each for each in held if to == until or each[0] <= keep_from]
+            held = held[len(ready) :]
+            for received_at, _, out in ready:
+                stream = subjects.stream_of(out.subject).name
+                sequences[stream] = sequences.get(stream, 0) + 1
+                yield Message(
+                    id=out.id,
+                    type=BY_STRUCT[type(out.struct)].name,
+                    source=out.source,
+                    subject=out.subject,
+                    time=out.time,
+                    data=out.struct,
+                    stream=stream,
+                    sequence=sequences[stream],
+                    received_at=received_at,
+                )
+
+    def react(self, update: RecoveryUpdate) -> Reaction | None:
+        """The launcher hears of a plan. Only one that is `executing` for this job does anything, and each only once;
+        None when nothing is to be done. Fencing is the executor's business: a launcher does what it is told by the
+        newest token."""
+        if update.state is not PlanState.EXECUTING or update.job != self.spec.job or update.fabric != self.spec.fabric.name:
+            return None
+        if update.plan in self._plans:
+            return self._plans[update.plan]
+        if len(self._plans) >= PLANS_KEPT:
+            self._plans.pop(next(iter(self._plans)))
+        reaction = self._react(update.action, update.target)
+        self._plans[update.plan] = reaction
+        return reaction
+
+    def answer(self, command: AgentCommand) -> AgentReply | None:
+        """What the agent of the rank says; None when nobody answers there (the process is gone or stopped)."""
+        rank = command.rank
+        if command.job != self.spec.job or not 0 <= rank < self._training.layout.world_size or self._training.mute(rank):
+            return None
+        if command.id in self._replies:
+            return self._replies[command.id]
+        status, reason = AgentReplyStatus.DONE, ""
+        if command.fencing_token < self._tokens.get(rank, -1):
+            status, reason = AgentReplyStatus.REFUSED, f"fencing token {command.fencing_token} is older than one seen"
+        else:
+            self._tokens[rank] = command.fencing_token
+            if command.kind is AgentCommandKind.DUMP:
+                self._training.agents.dump(rank, "asked")
+            elif command.kind is AgentCommandKind.PAUSE:
+                self._training.paused.add(rank)
+                status, reason = AgentReplyStatus.ACCEPTED, "pausing at the next step boundary"
+            else:
+                self._training.paused.discard(rank)
+        at = self._collectors.clock(self._training.layout.places[rank].host)
+        reply = AgentReply(id=command.id, status=status, rank=rank, at=at, reason=reason, step=self._training.step)
+        self._replies[command.id] = reply
+        return reply
+
+    # ------------------------------------------------------------------------------------------------- the plan of the run
+
+    def _schedule(self) -> None:
+        at, start = self._clockwork.at, self.spec.start
+        for part in to_snapshots(self.spec.fabric, source=TOPOLOGY_SOURCE, version=1, at=start):
+            at(start, partial(self._topology, part))
+        self._collectors.start(
+            (*self.spec.hosts, *self.spec.spares, *(self._noise.others if self.spec.noise.other_jobs else ()))
+        )
+        self._noise.start()
+        self._clockwork.after(0.2, self._training.begin)
+        for number, fault in enumerate(self._faults):
+            begins = start + timedelta(seconds=fault.spec.at_s)
+            at(begins, partial(self._hit, fault))
+            for each in fault.emissions:
+                seen = partial(self._collectors.add, each.host, each.source, each.make)
+                at(begins + timedelta(seconds=each.after_s), seen)
+            for down_s, up_s in fault.outages:
+                if not math.isinf(up_s):
+                    up = partial(self._link_up, number, up_s - down_s)
+                    at(begins + timedelta(seconds=up_s + RECONNECT_S), up)
+            if fault.spec.clears_after_s is not None and not fault.outages:
+                at(begins + timedelta(seconds=fault.spec.clears_after_s), partial(self._cleared, number))
+
+    def _topology(self, part: msgspec.Struct) -> None:
+        name = self.spec.fabric.name
+        number = getattr(part, "part", 1)
+        self._clockwork.publish(
+            subject=subjects.topology(name, TOPOLOGY_SOURCE),
+            id=f"{name}/topology/{TOPOLOGY_SOURCE}/1/{number}",
+            source=TOPOLOGY_SOURCE,
+            struct=part,
+            time=self.spec.start,
+        )
+
+    def _entry(self, number: int, fault: Fault) -> LedgerEntry:
+        scenario = self.spec.scenario or f"{fault.fault_class.value}-{fault.flavour}"
+        return LedgerEntry(
+            id=f"{scenario}-{self.seed}-{number}",
+            scenario=scenario,
+            fault_class=fault.fault_class,
+            component=fault.component,
+            also_right=fault.also_right,
+            ranks=fault.ranks,
+            host=fault.host,
+            job=self.spec.job,
+            injected_at=self.spec.start + timedelta(seconds=fault.spec.at_s),
+            note=fault.note,
+        )
+
+    def _blocking(self) -> list[Fault]:
+        return [fault for fault in self._faults if fault.active]
+
+    # ------------------------------------------------------------------------------------------------- faults
+
+    def _hit(self, fault: Fault) -> None:
+        fault.active = True
+        self._training.silent |= fault.silent
+        for each in fault.exits:
+            self._clockwork.after(each.after_s, partial(self._exit, fault, each))
+        self._training.reconsider()
+
+    def _exit(self, fault: Fault, end: Exit) -> None:
+        if not fault.active:
+            return
+        self._end_process(end.rank, end.reason, end.signal or f"exit code {end.code}")
+
+    def _end_process(self, rank: int, reason: str, how: str) -> None:
+        place = self._training.layout.places[rank]
+        if rank in self._training.gone:
+            return
+        self._training.agents.leave(rank, reason)
+        wait_s = self._clockwork.rng("process").uniform(0.1, 1.0)
+        line = f"pid {place.pid} (rank {rank}): gone"
+        attrs = {"pid": str(place.pid), "rank": str(rank), "job": self.spec.job, "how": how}
+        component = ids.rank_id(self.spec.job, rank)
+        gone = lines.event(component, EventName.PROCESS_EXITED, Severity.ERROR, line, attrs)
+        self._clockwork.after(wait_s, lambda: self._collectors.add(place.host, Source.PROCESS, gone))
+
+    def _link_up(self, number: int, lasted_s: float) -> None:
+        """The link is back. Connections live on if the outage was shorter than the retries last."""
+        fault = self._faults[number]
+        if lasted_s > RETRIES_LAST_S:
+            self._broken.add(number)
+        if not fault.active:
+            return
+        if self._link_is_good(fault):
+            self._note_cleared(number)
+            if number not in self._broken:
+                fault.active = False
+                self._training.reconsider()
+        elif number not in self._broken:
+            fault.active = False
+            self._training.reconsider()
+            again_s = min(down for down, _ in fault.outages if down > self._since(fault))
+            begins = self.spec.start + timedelta(seconds=fault.spec.at_s + again_s)
+            self._clockwork.at(begins, lambda: self._hit(fault))
+
+    def _since(self, fault: Fault) -> float:
+        return (self.now - self.spec.start).total_seconds() - fault.spec.at_s
+
+    def _link_is_good(self, fault: Fault) -> bool:
+        """Up now, and no further outage to come."""
+        return bool(fault.outages) and all(up <= self._since(fault) for _, up in fault.outages)
+
+    def _cleared(self, number: int) -> None:
+        self._faults[number].active = False
+        self._note_cleared(number)
+        self._training.silent -= self._faults[number].silent
+        self._training.reconsider()
+
+    def _note_cleared(self, number: int) -> None:
+        if self._ledger[number].cleared_at is None:
+            self._ledger[number] = msgspec.structs.replace(self._ledger[number], cleared_at=self.now)
+
+    def _watchdogs_bark(self) -> None:
+        """The collective timeout: every rank that still runs says so and ends, and the driver tears down its channels."""
+        if not self.spec.exits_after_watchdog:
+            return
+        rng = self._clockwork.rng("watchdog")
+        seq = max(1, self._training.step + 2)
+        for place in self._training.layout.places:
+            if self._training.mute(place.rank):
+                continue
+            said = lines.watchdog(self.spec.job, place, seq, "ALLREDUCE", int(self.spec.watchdog_s * 1000))
+            torn = lines.victim(self.spec.fabric, place.gpu, place.pid)
+            at_s = rng.uniform(0.0, 0.5)
+            after = self._clockwork.after
+            after(at_s, partial(self._collectors.add, place.host, Source.JOB_LOG, said))
+            after(at_s + 1.0, partial(self._end_process, place.rank, WATCHDOG_ERROR, "SIGABRT"))
+            after(at_s + 1.2, partial(self._collectors.add, place.host, Source.KERNEL_LOG, torn))
+
+    # ------------------------------------------------------------------------------------------------- recovery
+
+    def _react(self, kind: ActionKind, target: ComponentId | None) -> Reaction | None:
+        takes = self.spec.recovery
+        after_s = {
+            ActionKind.REINIT_COMMUNICATORS: takes.reinit_s,
+            ActionKind.EXCLUDE_NIC: takes.reinit_s,
+            ActionKind.ISOLATE_LINK: takes.reinit_s,
+            ActionKind.RESTART_RANK: takes.restart_rank_s,
+            ActionKind.RESTART_JOB: takes.restart_job_s,
+            ActionKind.RESET_GPU: takes.restart_job_s,
+            ActionKind.SWAP_NODE: takes.swap_node_s,
+            ActionKind.DRAIN_AND_RESUME: takes.drain_s,
+            ActionKind.CORDON_AT_CHECKPOINT: takes.drain_s,
+        }.get(kind)
+        if after_s is None:  # observe, hand to a person
+            return None
+        at = self.now + timedelta(seconds=after_s)
+        uncured = [fault for fault in self._blocking() if not self._cures(kind, target, fault, at)]
+        self._clockwork.at(at, lambda: self._carry_out(kind, target))
+        named = f"{kind.value} {target or ''}".strip()
+        if uncured:
+            return Reaction(at, False, f"{named}: {', '.join(fault.note for fault in uncured)} remains")
+        return Reaction(at, True, f"{named}: steps resume")
+
+    def _cures(self, kind: ActionKind, target: ComponentId | None, fault: Fault, at: datetime) -> bool:
+        """Whether `fault` no longer stands in the way once the action is done."""
+        if kind in MOVES_AWAY and not self._spares and fault.host is not None and fault.fault_class in _STAYS_WITH_HOST:
+            return False
+        if fault.outages and kind in _NEW_CONNECTIONS:
+            since = (at - self.spec.start).total_seconds() - fault.spec.at_s
+            if all(up <= since for _, up in fault.outages):
+                return True  # the link is back for good: new connections are all it takes
+        return fault.cured_by(kind, target)
+
+    def _carry_out(self, kind: ActionKind, target: ComponentId | None) -> None:
+        training = self._training
+        for number, fault in enumerate(self._faults):
+            if fault.active and self._cures(kind, target, fault, self.now):
+                fault.active = False
+                self._note_cleared(number)
+        new_processes = kind in RESTARTS_PROCESSES or kind in (ActionKind.RESET_GPU, ActionKind.CORDON_AT_CHECKPOINT)
+        if kind is ActionKind.RESTART_RANK and not self._blocking():
+            new_processes = True
+        if not new_processes and (self._blocking() or training.gone):
+            return  # communicators cannot be made while somebody is missing: the job stands as before
+        hosts = training.layout.hosts
+        if kind in MOVES_AWAY and self._spares:
+            hosts = self._with_spare(hosts, target)
+        checkpoint = kind in (ActionKind.RESTART_JOB, ActionKind.DRAIN_AND_RESUME, ActionKind.RESET_GPU)
+        training.restart(hosts, new_processes=new_processes, from_memory=not checkpoint)
+        for fault in self._blocking():
+            training.silent |= fault.silent
+
+    def _with_spare(self, hosts: tuple[str, ...], target: ComponentId | None) -> tuple[str, ...]:
+        """The hosts with the target's one replaced by a spare; as they are when the target is on none of them."""
+        if target is None:
+            return hosts
+        out = self.spec.fabric.hosts_behind(target)
+        if target.startswith("rank:"):
+            out = (self._training.layout.places[ids.rank_of(target)[1]].host,)
+        leaving = next((host for host in out if host in hosts), None) if len(out) == 1 else None
+        if leaving is None:
+            return hosts
+        return tuple(self._spares.pop(0) if host == leaving else host for host in hosts)
+
+
+_NEW_CONNECTIONS = RESTARTS_PROCESSES | {ActionKind.REINIT_COMMUNICATORS, ActionKind.RESTART_RANK}
+_STAYS_WITH_HOST = frozenset({FaultClass.GPU_OFF_BUS, FaultClass.GPU_MEMORY, FaultClass.NVLINK, FaultClass.LINK_FLAP})

@@ -1,0 +1,34 @@
+"""Faults that the simulator can bring about: one module a cause, each with its flavours, consequences and truth."""
+
+from __future__ import annotations
+
+import random
+
+from goodput_common.contracts.verdict import FaultClass
+from goodput_faultlab.simulate.faults import collective, gpu, link, nvlink, process
+from goodput_faultlab.simulate.faults.model import Fault, Maker
+from goodput_faultlab.simulate.layout import Layout
+from goodput_faultlab.simulate.spec import FaultSpec
+from goodput_topology.graph import Fabric
+
+MAKERS: dict[FaultClass, dict[str, Maker]] = {
+    FaultClass.GPU_OFF_BUS: gpu.OFF_BUS,
+    FaultClass.GPU_MEMORY: gpu.MEMORY,
+    FaultClass.NVLINK: nvlink.FLAVOURS,
+    FaultClass.LINK_FLAP: link.FLAVOURS,
+    FaultClass.PROCESS_DEAD: process.DEAD,
+    FaultClass.PROCESS_STALL: process.STALL,
+    FaultClass.COLLECTIVE_DESYNC: collective.DESYNC,
+    FaultClass.UNDETERMINED: collective.UNDETERMINED,
+}
+
+
+def plan(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
+    """Settle what the specification leaves open. Raises ValueError naming the class or flavour that is not there."""
+    flavours = MAKERS.get(spec.fault_class)
+    if flavours is None:
+        raise ValueError(f"cannot simulate {spec.fault_class.value}; choose among {', '.join(c.value for c in MAKERS)}")
+    flavour = spec.flavour or rng.choice(sorted(flavours))
+    if flavour not in flavours:
+        raise ValueError(f"{spec.fault_class.value} has no flavour {flavour!r}; choose among {', '.join(sorted(flavours))}")
+    return flavours[flavour](spec, fabric, layout, rng)

@@ -1,0 +1,161 @@
+"""One network link that is down, or comes and goes: one group's collective stops, every rank has enqueued the same.
+
+Seen on the victim's host: link down in the kernel log, from netlink, in the RDMA port state and counters, and NCCL's
+asynchronous event. Seen elsewhere, as consequences: retransmissions at the ring neighbours and, when the retries are
+used up, their error 12, which names both ends.
+
+A short outage heals by itself because the NIC keeps retrying for several seconds; after that the connection is dead even if
+the link is up again, and only new communicators help.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+from goodput_common.contracts import ids
+from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.telemetry import Source
+from goodput_common.contracts.verdict import ActionKind
+from goodput_faultlab.simulate import lines
+from goodput_faultlab.simulate.faults.model import (
+    MOVES_AWAY,
+    Emission,
+    Fault,
+    Maker,
+    first_of,
+    on_host,
+    ring_neighbours,
+    victim_place,
+)
+from goodput_faultlab.simulate.layout import Layout, Place
+from goodput_faultlab.simulate.spec import FaultSpec
+from goodput_faultlab.simulate.stall import Obstacle
+from goodput_topology.graph import Fabric
+
+RETRIES_LAST_S = 6.0  # 7 retries with the usual time-out; a longer outage breaks the connection
+NEVER = math.inf
+Outages = Callable[[FaultSpec, random.Random], tuple[tuple[float, float], ...]]
+
+
+def _dead(spec: FaultSpec, rng: random.Random) -> tuple[tuple[float, float], ...]:
+    return ((0.0, spec.clears_after_s if spec.clears_after_s is not None else NEVER),)
+
+
+def _flapping(spec: FaultSpec, rng: random.Random) -> tuple[tuple[float, float], ...]:
+    """Several outages in half a minute, the first one longer than the retries last."""
+    found, at = [], 0.0
+    for n in range(rng.randrange(4, 7)):
+        down_s = rng.uniform(RETRIES_LAST_S + 1.0, RETRIES_LAST_S + 3.0) if n == 0 else rng.uniform(1.0, 4.0)
+        found.append((at, at + down_s))
+        at += down_s + rng.uniform(1.0, 3.0)
+    return tuple(found)
+
+
+def _blip(spec: FaultSpec, rng: random.Random) -> tuple[tuple[float, float], ...]:
+    """One outage that the retries outlast: the job goes on by itself."""
+    return ((0.0, rng.uniform(3.0, RETRIES_LAST_S - 1.0)),)
+
+
+def _link(flavour: str, outages: Outages) -> Maker:
+    def make(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
+        place = victim_place(spec, layout, rng)
+        if spec.rail is not None and spec.rank is None:
+            rail = [r for r in layout.on_host(place.host) if fabric.attr(_nic(fabric, layout, r), "rail") == str(spec.rail)]
+            if not rail:
+                raise ValueError(f"no rank of {place.host} uses rail {spec.rail}")
+            place = layout.places[rail[0]]
+        nic = _nic(fabric, layout, place.rank)
+        link = fabric.link_of(nic)
+        if link is None:
+            raise ValueError(f"{nic} has no cable; a link fault needs one")
+        ranks = tuple(r for r in layout.on_host(place.host) if nic in fabric.nics_of_gpu(layout.places[r].gpu))
+        groups = frozenset(layout.group(rank, "data").name for rank in ranks)
+        times = outages(spec, rng)
+        emissions = [each for down, up in times for each in _transitions(fabric, nic, place, down, up)]
+        broken = any(up - down > RETRIES_LAST_S for down, up in times)
+        emissions += _peers(fabric, layout, ranks, rng, broken)
+        ends = fabric.ends_of(link) or ()
+        spare_rails = (
+            len({n for rank in layout.on_host(place.host) for n in fabric.nics_of_gpu(layout.places[rank].gpu)}) > 1
+        )
+
+        def cured(kind: ActionKind, target: ComponentId | None) -> bool:
+            if kind in (ActionKind.ISOLATE_LINK, ActionKind.EXCLUDE_NIC):
+                return spare_rails and target in (link, *ends)
+            return kind in MOVES_AWAY and (on_host(target, place.host) or target in (link, *ends))
+
+        return Fault(
+            spec=spec,
+            flavour=flavour,
+            component=link,
+            also_right=tuple(ends),
+            ranks=ranks,
+            host=place.host,
+            note=f"{fabric.attr(nic, 'netdev')} of {place.host}: link {flavour}",
+            obstacle=lambda op: Obstacle(broken=groups, broken_from=max(op, first_of("data"))),
+            emissions=tuple(emissions),
+            outages=times,
+            cured_by=cured,
+        )
+
+    return make
+
+
+def _nic(fabric: Fabric, layout: Layout, rank: int) -> ComponentId:
+    nics = fabric.nics_of_gpu(layout.places[rank].gpu)
+    if not nics:
+        raise ValueError(f"{layout.places[rank].gpu} has no NIC on its rail; a link fault needs one")
+    return nics[0]
+
+
+def _transitions(fabric: Fabric, nic: ComponentId, place: Place, down: float, up: float) -> list[Emission]:
+    host, rdma = ids.host_of(nic) or "", fabric.attr(nic, "rdma")
+    found = []
+    changes: Sequence[tuple[float, bool]] = ((down, False),) if math.isinf(up) else ((down, False), (up, True))
+    for at, is_up in changes:
+        found.append(Emission(at, host, Source.KERNEL_LOG, lines.kernel_link(fabric, nic, is_up)))
+        found += [Emission(at + 0.01, host, Source.NETLINK, each) for each in lines.netlink_link(fabric, nic, is_up)]
+        if rdma:
+            component = ids.nic_id(host, rdma)
+            word = "ACTIVE" if is_up else "DOWN"
+            found.append(Emission(at + 0.6, host, Source.RDMA, lines.state(component, "state", word)))
+            phys = "LinkUp" if is_up else "Polling"
+            found.append(Emission(at + 0.6, host, Source.RDMA, lines.state(component, "phys_state", phys)))
+            if not is_up:
+                found.append(Emission(at + 0.6, host, Source.RDMA, lines.counter(component, "link_downed", 1, 1, 1.0)))
+                found.append(Emission(at + 0.6, host, Source.RDMA, lines.counter(component, "symbol_error", 37, 37, 1.0)))
+            event = "port active" if is_up else "port error"
+            found.append(Emission(at + 0.05, host, Source.JOB_LOG, lines.async_event(fabric, nic, place, event)))
+    return found
+
+
+def _peers(fabric: Fabric, layout: Layout, ranks: tuple[int, ...], rng: random.Random, broken: bool) -> list[Emission]:
+    """What the ring neighbours report: retransmissions at once, error 12 once the retries are used up."""
+    found = []
+    for rank in ranks:
+        for peer in dict.fromkeys(ring_neighbours(layout, rank)):
+            host, near, far = layout.places[peer].host, _nic(fabric, layout, peer), _nic(fabric, layout, rank)
+            device = fabric.attr(near, "rdma")
+            if device:
+                retried = rng.randrange(20, 200)
+                for name, delta in (("local_ack_timeout_err", retried), ("roce_adp_retrans", retried * 2)):
+                    made = lines.counter(ids.nic_id(host, device), name, delta, delta + rng.randrange(1000), 1.0)
+                    found.append(Emission(rng.uniform(1.0, 2.0), host, Source.RDMA, made))
+            if broken:
+                error = lines.net_error(fabric, near, far, layout.places[peer])
+                found.append(Emission(rng.uniform(RETRIES_LAST_S, RETRIES_LAST_S + 4.0), host, Source.JOB_LOG, error))
+        if broken:
+            own = layout.places[rank].host
+            near, other = _nic(fabric, layout, rank), _nic(fabric, layout, ring_neighbours(layout, rank)[0])
+            flushed = lines.net_error(fabric, near, other, layout.places[rank], flushed=True)
+            found.append(Emission(rng.uniform(RETRIES_LAST_S, RETRIES_LAST_S + 4.0), own, Source.JOB_LOG, flushed))
+    return found
+
+
+FLAVOURS: dict[str, Maker] = {
+    "dead": _link("dead", _dead),
+    "flapping": _link("flapping", _flapping),
+    "blip": _link("blip", _blip),
+}

@@ -1,0 +1,133 @@
+"""What a fault is to the simulator: where it hits, what it leaves in the logs, what stops because of it, and what cures
+it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from goodput_common.contracts import ids
+from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.telemetry import Source
+from goodput_common.contracts.verdict import ActionKind, FaultClass
+from goodput_faultlab.simulate.collectors import MakeSample
+from goodput_faultlab.simulate.layout import SCHEDULE, Layout, Place
+from goodput_faultlab.simulate.spec import FaultSpec
+from goodput_faultlab.simulate.stall import Obstacle
+from goodput_topology.graph import Fabric
+
+RESTARTS_PROCESSES = frozenset({ActionKind.RESTART_JOB, ActionKind.SWAP_NODE, ActionKind.DRAIN_AND_RESUME})
+MOVES_AWAY = frozenset({ActionKind.SWAP_NODE, ActionKind.DRAIN_AND_RESUME, ActionKind.CORDON_AT_CHECKPOINT})
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Something that a host's collector sees `after_s` seconds after the fault began (negative: a forewarning)."""
+
+    after_s: float
+    host: str
+    source: Source
+    make: MakeSample
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A rank's process ends `after_s` seconds after the fault: told by the agent if it raised, by the collector either
+    way."""
+
+    after_s: float
+    rank: int
+    reason: str = ""  # of an exception; empty for a kill
+    signal: str = ""
+    code: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """A planned fault. `obstacle(op)` says what stands in the way when the step had come to collective `op`.
+
+    `silent`: ranks whose process gives no sign any more, from inside. `stays_down_s`: for a link, [down, up) times after the
+    start; an open end is infinity. `cures` decides whether an action at a target removes the cause.
+    """
+
+    spec: FaultSpec
+    flavour: str
+    component: ComponentId | None
+    also_right: tuple[ComponentId, ...] = ()
+    ranks: tuple[int, ...] = ()
+    host: str | None = None
+    note: str = ""
+    obstacle: Callable[[int], Obstacle]
+    emissions: tuple[Emission, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    silent: frozenset[int] = frozenset()
+    outages: tuple[tuple[float, float], ...] = ()
+    phase: str = ""  # where the culprit's main thread stands, when that differs from its peers
+    frames: tuple[str, ...] = ()
+    cured_by: Callable[[ActionKind, ComponentId | None], bool]
+    mismatch: tuple[str, tuple[int, ...]] | None = None  # (op, sizes) that a desynchronised rank issued instead
+    stopped: bool = False
+    active: bool = field(default=False)
+
+    @property
+    def fault_class(self) -> FaultClass:
+        return self.spec.fault_class
+
+    @property
+    def forewarning_s(self) -> float:
+        return min([0.0, *(each.after_s for each in self.emissions)])
+
+
+Maker = Callable[[FaultSpec, Fabric, Layout, random.Random], Fault]
+
+
+def victim_place(spec: FaultSpec, layout: Layout, rng: random.Random) -> Place:
+    """The rank that the specification pins, by number or by host, or one drawn."""
+    if spec.rank is not None:
+        if not 0 <= spec.rank < layout.world_size:
+            raise ValueError(f"no rank {spec.rank} in a job of {layout.world_size}")
+        return layout.places[spec.rank]
+    candidates = layout.on_host(spec.host) if spec.host is not None else range(layout.world_size)
+    if not candidates:
+        raise ValueError(f"host {spec.host!r} carries no rank of the job")
+    return layout.places[rng.choice(candidates)]
+
+
+def on_host(target: ComponentId | None, host: str) -> bool:
+    """Whether an action's target lies on `host`."""
+    if target is None:
+        return False
+    try:
+        return ids.host_of(target) == host
+    except ids.InvalidComponentId:
+        return False
+
+
+def hits(target: ComponentId | None, place: Place, job: str | None = None) -> bool:
+    """Whether an action's target is the rank, its GPU or its host. A rank id is matched by its number."""
+    if target is None:
+        return False
+    return on_host(target, place.host) or (target.startswith("rank:") and target.endswith(f"/{place.rank}"))
+
+
+def stops(rank: int) -> Callable[[int], Obstacle]:
+    """The process gets no further: it enqueues nothing more."""
+    return lambda op: Obstacle(stops_at={rank: op})
+
+
+def halts(rank: int) -> Callable[[int], Obstacle]:
+    """The GPU executes nothing more while its process goes on enqueueing."""
+    return lambda op: Obstacle(halts_at={rank: op})
+
+
+def ring_neighbours(layout: Layout, rank: int) -> tuple[int, int]:
+    """The ranks before and after `rank` in the ring of its data-parallel group."""
+    ring = layout.group(rank, "data").ranks
+    at = ring.index(rank)
+    return ring[at - 1], ring[(at + 1) % len(ring)]
+
+
+def first_of(scope: str) -> int:
+    """The number of the first collective of a scope in a step."""
+    return next(number for number, op in enumerate(SCHEDULE) if op.scope == scope)

@@ -1,0 +1,174 @@
+"""Healthy noise: the events, states and counters of machines on which nothing relevant is wrong.
+
+Each kind is a Poisson process a host, with a generator of its own. Everything here is true of real clusters and has led
+somebody's monitoring astray: Xids of other processes, the management port that flaps, ports nobody has cabled, hosts of
+other jobs that really are broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from goodput_common.contracts import ids
+from goodput_common.contracts.telemetry import Source
+from goodput_faultlab.simulate import lines
+from goodput_faultlab.simulate.clockwork import Clockwork
+from goodput_faultlab.simulate.collectors import Collectors
+from goodput_faultlab.simulate.spec import SimulationSpec
+
+COUNTERS_S = 5.0
+OTHER_HOSTS_MAX = 16
+TRAFFIC_WORDS_S = 2_500_000_000  # 4-byte words a second of a busy 400G port
+
+
+class Noise:
+    """`running()` tells whether steps move: a stalled job sends nothing."""
+
+    def __init__(
+        self, spec: SimulationSpec, clockwork: Clockwork, collectors: Collectors, running: Callable[[], bool]
+    ) -> None:
+        self._spec = spec
+        self._clockwork = clockwork
+        self._collectors = collectors
+        self._running = running
+        mine = (*spec.hosts, *spec.spares)
+        self.others = tuple(host for host in spec.fabric.hosts() if host not in set(mine))[:OTHER_HOSTS_MAX]
+        self._totals: dict[tuple[str, str], int] = {}
+
+    def start(self) -> None:
+        noise = self._spec.noise
+        for host in (*self._spec.hosts, *self._spec.spares):
+            self._poisson("aer", noise.corrected_aer, host, self._aer)
+            self._poisson("management", noise.management_flaps, host, self._management_flap)
+            self._poisson("xid", noise.application_xids, host, self._application_xid)
+            self._poisson("chatter", noise.kernel_chatter, host, self._chatter)
+            if noise.unprovisioned_ports:
+                self._clockwork.after(0.5, partial(self._port_states, host))
+            if noise.counters:
+                first_s = self._clockwork.rng("counters").uniform(1.0, COUNTERS_S)
+                self._clockwork.after(first_s, partial(self._counters, host))
+        if noise.other_jobs:
+            for host in self.others:
+                self._poisson("other", 40.0, host, self._elsewhere)
+            for fault in self._spec.faults:
+                if self.others:
+                    host = self._clockwork.rng("decoy").choice(self.others)
+                    at_s = fault.at_s + self._clockwork.rng("decoy").uniform(-3.0, 3.0)
+                    self._clockwork.after(max(0.0, at_s), partial(self._elsewhere, host))
+
+    def _poisson(self, kind: str, an_hour: float, host: str, happen: Callable[[str], None]) -> None:
+        if an_hour <= 0:
+            return
+        rng = self._clockwork.rng(f"noise/{kind}/{host}")
+
+        def again() -> None:
+            happen(host)
+            self._clockwork.after(rng.expovariate(an_hour / 3600), again)
+
+        self._clockwork.after(rng.expovariate(an_hour / 3600), again)
+
+    # ------------------------------------------------------------------------------------------------- kinds
+
+    def _aer(self, host: str) -> None:
+        self._collectors.add(host, Source.KERNEL_LOG, lines.corrected(host, self._clockwork.rng("aer").randrange(8)))
+
+    def _management_flap(self, host: str) -> None:
+        nic = ids.nic_id(host, "eth0")
+        if nic in self._spec.fabric:
+            self._flap(host, nic, self._clockwork.rng("management").uniform(0.5, 8.0))
+
+    def _flap(self, host: str, nic: str, down_s: float) -> None:
+        fabric = self._spec.fabric
+
+        def change(up: bool) -> None:
+            self._collectors.add(host, Source.KERNEL_LOG, lines.kernel_link(fabric, nic, up))
+            for made in lines.netlink_link(fabric, nic, up):
+                self._collectors.add(host, Source.NETLINK, made)
+
+        change(False)
+        self._clockwork.after(down_s, lambda: change(True))
+
+    def _application_xid(self, host: str) -> None:
+        """Somebody's test program or a health check died: processes that are no ranks of this job."""
+        rng, fabric = self._clockwork.rng("xid"), self._spec.fabric
+        gpu = rng.choice(fabric.gpus_of_host(host))
+        pid = rng.randrange(1_000_000, 4_000_000)
+        kind = rng.choice((13, 31, 43, 45))
+        if kind == 13:
+            text = "Graphics SM Warp Exception on (GPC 2, TPC 3, SM 1): Out Of Range Address"
+            made = lines.xid(fabric, gpu, 13, text, pid=pid, gpc="2", tpc="3")
+        elif kind == 31:
+            text = (
+                "Ch 00000012, intr 00000000. MMU Fault: ENGINE GRAPHICS faulted @ 0x7f12_34560000. "
+                "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"
+            )
+            made = lines.xid(fabric, gpu, 31, text, pid=pid, channel="00000012")
+        elif kind == 43:
+            made = lines.xid(fabric, gpu, 43, "Ch 00000010", pid=pid, channel="00000010")
+        else:
+            made = lines.victim(fabric, gpu, pid)
+        self._collectors.add(host, Source.KERNEL_LOG, made)
+
+    def _chatter(self, host: str) -> None:
+        nic = ids.nic_id(host, "mlx5_8")
+        if nic in self._spec.fabric:
+            made = lines.cable(self._spec.fabric, nic, "Cable unplugged", error=False)
+            self._collectors.add(host, Source.KERNEL_LOG, made)
+
+    def _port_states(self, host: str) -> None:
+        """Said in full when the collector starts; the ports nobody uses are down and disabled."""
+        fabric = self._spec.fabric
+        for nic in fabric.nics_of_host(host):
+            used = fabric.carries_traffic(nic) is True
+            netdev, rdma = fabric.attr(nic, "netdev"), fabric.attr(nic, "rdma")
+            up = used or netdev == "eth0"
+            made = lines.state(ids.nic_id(host, netdev), "operstate", "up" if up else "down", netdev=netdev)
+            self._collectors.add(host, Source.NETLINK, made)
+            if rdma:
+                device = ids.nic_id(host, rdma)
+                self._collectors.add(host, Source.RDMA, lines.state(device, "state", "ACTIVE" if used else "DOWN"))
+                self._collectors.add(host, Source.RDMA, lines.state(device, "phys_state", "LinkUp" if used else "Disabled"))
+
+    def _counters(self, host: str) -> None:
+        rng, fabric = self._clockwork.rng("counters"), self._spec.fabric
+        for nic in fabric.nics_of_host(host):
+            if fabric.carries_traffic(nic) is not True:
+                continue
+            device = ids.nic_id(host, fabric.attr(nic, "rdma") or fabric.attr(nic, "netdev"))
+            if self._running() and host in self._spec.hosts:
+                words = int(TRAFFIC_WORDS_S * COUNTERS_S * rng.uniform(0.3, 0.5))
+                for name in ("port_xmit_data", "port_rcv_data"):
+                    self._count(host, device, name, words)
+                if rng.random() < 0.2:
+                    name = rng.choice(
+                        (
+                            "out_of_sequence",
+                            "rp_cnp_handled",
+                            "np_cnp_sent",
+                            "np_ecn_marked_roce_packets",
+                            "roce_adp_retrans",
+                        )
+                    )
+                    self._count(host, device, name, rng.randrange(1, 40))
+                if rng.random() < 0.01:
+                    self._count(host, device, "symbol_error", 1)
+        self._clockwork.after(COUNTERS_S, lambda: self._counters(host))
+
+    def _count(self, host: str, device: str, name: str, delta: int) -> None:
+        value = self._totals[device, name] = self._totals.get((device, name), 1_000_000) + delta
+        self._collectors.add(host, Source.RDMA, lines.counter(device, name, delta, value, COUNTERS_S))
+
+    def _elsewhere(self, host: str) -> None:
+        """A real fault of another job's host."""
+        rng, fabric = self._clockwork.rng("elsewhere"), self._spec.fabric
+        gpu = rng.choice(fabric.gpus_of_host(host))
+        what = rng.randrange(3)
+        if what == 0:
+            self._collectors.add(host, Source.KERNEL_LOG, lines.xid(fabric, gpu, 79))
+        elif what == 1:
+            nics = fabric.nics_of_gpu(gpu)
+            if nics:
+                self._flap(host, nics[0], rng.uniform(1.0, 20.0))
+        else:
+            self._collectors.add(host, Source.KERNEL_LOG, lines.victim(fabric, gpu, 4242, 79))
