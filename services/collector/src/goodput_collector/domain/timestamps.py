@@ -163,14 +163,28 @@ class LineClock:
     """Gives each line of one log its moment, in order.
 
     `reference` is when the log was collected: no line is later (a day of slack for clocks and zones), which gives syslog
-    its year. `boot_at` gives boot-relative lines theirs; after a boot border it no longer holds.
+    its year. `boot_at` gives boot-relative lines theirs; after a boot border it no longer holds. A line without a stamp
+    goes with the line before; in a `live` log it has just been written, and the reference, kept fresh by `collected`, is its
+    moment.
     """
 
-    def __init__(self, *, reference: datetime | None = None, boot_at: datetime | None = None, zone: tzinfo = UTC) -> None:
+    def __init__(
+        self,
+        *,
+        reference: datetime | None = None,
+        boot_at: datetime | None = None,
+        zone: tzinfo = UTC,
+        live: bool = False,
+    ) -> None:
+        self._live = live
         self._reference = reference
         self._boot_at = boot_at
         self._zone = zone
         self._previous: datetime | None = None
+
+    def collected(self, reference: datetime) -> None:
+        """The lines to come were collected at `reference`."""
+        self._reference = reference
 
     def place(self, line: str) -> Placed:
         stamp = split(line, zone=self._zone)
@@ -190,7 +204,7 @@ class LineClock:
             return None if self._boot_at is None else self._boot_at + timedelta(seconds=stamp.uptime_s)
         if stamp.since_previous_s is not None:
             return None if self._previous is None else self._previous + timedelta(seconds=stamp.since_previous_s)
-        return self._previous  # a continuation of the line before
+        return self._reference if self._live else self._previous
 
     def _with_year(self, yearless: datetime) -> datetime | None:
         """The latest year in which the moment is not after the reference."""

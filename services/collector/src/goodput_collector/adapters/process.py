@@ -1,0 +1,268 @@
+"""The training processes of this host, as /proc shows them: alive, stopped, frozen, dead, and whether they use the CPU.
+
+Who is watched says the run directory: the agent of each rank leaves `<run dir>/ranks/<job>.<rank>.json` there, and
+takes it away after a clean end. A process that is gone while its registration is still there did not leave by itself. A
+pid that starts at another time is another process. A pid that was never seen is not called dead: it may live in another
+pid namespace.
+
+An exit wakes the reader at once, where the kernel has pidfds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from goodput_collector.adapters.proc import ProcStat, is_frozen, read_stat, wchan
+from goodput_collector.application.ports import Reading
+from goodput_collector.domain.changes import Changes
+from goodput_common.contracts import ids
+from goodput_common.contracts.job import RankRegistered
+from goodput_common.contracts.telemetry import Event, EventName, Sample, Severity, Source, State
+from goodput_common.runtime.clock import Clock
+
+RANKS_MAX = 1024
+CPU_WINDOW_S = 1.0
+_REGISTRATION_BYTES_MAX = 64 * 1024
+_STOPPED = frozenset({"T", "t"})
+_DECODER = msgspec.json.Decoder(RankRegistered)
+
+
+@dataclass(slots=True)
+class _Watched:
+    rank: RankRegistered
+    path: Path
+    mtime_ns: int
+    start_ticks: int = 0
+    pidfd: int | None = None
+    seen: bool = False
+    gone: bool = False
+    stopped: str = ""
+    uninterruptible: int = 0
+    ticks: int = 0
+    ticks_at_s: float = 0.0
+    cpu_ms: int = -1
+    window_ms: int = 0
+    moving: str = "unknown"
+
+    @property
+    def component(self) -> str:
+        return ids.rank_id(self.rank.job, self.rank.rank)
+
+
+class ProcessReader:
+    """See `goodput_collector.application.ports.SourceReader`."""
+
+    source = Source.PROCESS
+    deadline_s = 5.0
+
+    def __init__(
+        self,
+        *,
+        run_dir: Path,
+        clock: Clock,
+        host: str,
+        proc_root: Path = Path("/proc"),
+        cgroup_root: Path = Path("/sys/fs/cgroup"),
+        interval_s: float = 0.5,
+        full_every_s: float = 5.0,
+    ) -> None:
+        self.interval_s = interval_s
+        self._folder = run_dir / "ranks"
+        self._clock = clock
+        self._host = host
+        self._proc = proc_root
+        self._cgroup = cgroup_root
+        self._watched: dict[Path, _Watched] = {}
+        self._epoll: select.epoll | None = None
+        self._changes = Changes(full_every_s=full_every_s, volatile=("cpu_ms", "window_ms", "wchan", "letter"))
+        self._tick_ms = 1000 / os.sysconf("SC_CLK_TCK")
+
+    def open(self) -> None:
+        if self._epoll is None and hasattr(os, "pidfd_open"):
+            self._epoll = select.epoll()
+
+    def wake_fd(self) -> int | None:
+        return None if self._epoll is None else self._epoll.fileno()
+
+    def read(self) -> Reading:
+        trouble = self._look()
+        events: list[Sample] = []
+        states: list[State] = []
+        now, now_s = self._clock.now(), self._clock.monotonic_s()
+        for watched in self._watched.values():
+            if watched.gone:
+                states.append(_state(watched, now, "gone", {}))
+                continue
+            stat = read_stat(self._proc, watched.rank.pid)
+            if stat is not None and not self._same_process(watched, stat):
+                stat = None
+            if stat is None:
+                told, state = self._missing(watched, now)
+            else:
+                told, state = self._present(watched, stat, now, now_s)
+            events += told
+            states.append(state)
+        return Reading(samples=[*events, *self._changes.of(states, now_s)], trouble=trouble)
+
+    def close(self) -> None:
+        for watched in self._watched.values():
+            self._unwatch(watched)
+        self._watched.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+        self._epoll = None
+
+    # -- who is watched ---------------------------------------------------------------------------------------------
+
+    def _look(self) -> str:
+        """Follow the registrations; returns what is wrong with one of them."""
+        trouble = ""
+        found: dict[Path, int] = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json") and not entry.name.startswith(".") and len(found) < RANKS_MAX:
+                    with contextlib.suppress(OSError):
+                        found[Path(entry.path)] = entry.stat().st_mtime_ns
+        for path in [path for path in self._watched if path not in found]:
+            self._unwatch(self._watched.pop(path))
+        for path, mtime_ns in found.items():
+            known = self._watched.get(path)
+            if known is not None and known.mtime_ns == mtime_ns:
+                continue
+            try:
+                rank = _DECODER.decode(_bounded(path))
+            except (OSError, msgspec.DecodeError, ValueError) as error:
+                trouble = f"{path}: not a rank's registration: {error}"
+                continue
+            if known is not None:
+                self._unwatch(known)
+            self._watched[path] = self._watch(rank, path, mtime_ns)
+        return trouble
+
+    def _watch(self, rank: RankRegistered, path: Path, mtime_ns: int) -> _Watched:
+        watched = _Watched(rank, path, mtime_ns, start_ticks=rank.process_start)
+        if self._epoll is not None:
+            with contextlib.suppress(OSError):
+                watched.pidfd = os.pidfd_open(rank.pid)
+                self._epoll.register(watched.pidfd, select.EPOLLIN)
+        return watched
+
+    def _unwatch(self, watched: _Watched) -> None:
+        if watched.pidfd is None:
+            return
+        if self._epoll is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._epoll.unregister(watched.pidfd)
+        with contextlib.suppress(OSError):
+            os.close(watched.pidfd)
+        watched.pidfd = None
+
+    def _same_process(self, watched: _Watched, stat: ProcStat) -> bool:
+        if not watched.start_ticks:
+            watched.start_ticks = stat.start_ticks
+        return stat.start_ticks == watched.start_ticks
+
+    # -- how it is --------------------------------------------------------------------------------------------------
+
+    def _missing(self, watched: _Watched, now: datetime) -> tuple[list[Sample], State]:
+        self._unwatch(watched)
+        if not watched.seen and not watched.rank.process_start:
+            return [], _state(watched, now, "unknown", {"reason": "no such pid here; it may be in another pid namespace"})
+        watched.gone = True
+        clean = not watched.path.exists()  # taken away in the meantime: it left by itself
+        if not watched.seen and clean:
+            return [], _state(watched, now, "gone", {})
+        return [self._event(watched, EventName.PROCESS_EXITED, now, clean=str(clean).lower())], _state(
+            watched, now, "gone", {"clean": str(clean).lower()}
+        )
+
+    def _present(self, watched: _Watched, stat: ProcStat, now: datetime, now_s: float) -> tuple[list[Sample], State]:
+        watched.seen = True
+        frozen = stat.state not in _STOPPED and is_frozen(self._proc, self._cgroup, watched.rank.pid)
+        letter = "frozen" if frozen else stat.state
+        self._measure(watched, stat, now_s)
+        events: list[Sample] = []
+        if letter in ("Z", "X"):
+            self._unwatch(watched)
+            watched.gone = True
+            events.append(self._event(watched, EventName.PROCESS_EXITED, now, clean="false", state=letter))
+        stopped = letter if letter in _STOPPED or frozen else ""
+        if stopped and not watched.stopped:
+            events.append(self._event(watched, EventName.PROCESS_STOPPED, now, state=stopped))
+        elif watched.stopped and not stopped and not watched.gone:
+            events.append(self._event(watched, EventName.PROCESS_CONTINUED, now, state=letter))
+        watched.stopped = stopped
+        watched.uninterruptible = watched.uninterruptible + 1 if letter == "D" else 0
+        # R and S take turns all the time, and everything sleeps uninterruptibly for a moment: neither is news
+        value = letter if stopped or letter in ("Z", "X") else "D" if watched.uninterruptible > 1 else "running"
+        attrs = {"letter": letter, "cpu": watched.moving}
+        if watched.cpu_ms >= 0:
+            attrs |= {"cpu_ms": str(watched.cpu_ms), "window_ms": str(watched.window_ms)}
+        if place := wchan(self._proc, watched.rank.pid):
+            attrs["wchan"] = place
+        return events, _state(watched, now, value, attrs)
+
+    def _measure(self, watched: _Watched, stat: ProcStat, now_s: float) -> None:
+        """CPU time over at least `CPU_WINDOW_S`: used, or not a single tick."""
+        if not watched.ticks_at_s:
+            watched.ticks, watched.ticks_at_s = stat.cpu_ticks, now_s
+            return
+        over_s = now_s - watched.ticks_at_s
+        if over_s < CPU_WINDOW_S:
+            return
+        used = stat.cpu_ticks - watched.ticks
+        watched.cpu_ms, watched.window_ms = round(used * self._tick_ms), round(over_s * 1000)
+        watched.moving = "used" if used > 0 else "idle"
+        watched.ticks, watched.ticks_at_s = stat.cpu_ticks, now_s
+
+    def _event(self, watched: _Watched, name: EventName, now: datetime, **attrs: str) -> Event:
+        pid = watched.rank.pid
+        state = attrs.get("state", "")
+        words = {
+            EventName.PROCESS_EXITED: f"pid {pid} is gone" if attrs.get("clean") != "true" else f"pid {pid} left",
+            EventName.PROCESS_STOPPED: f"pid {pid} was stopped ({state})",
+            EventName.PROCESS_CONTINUED: f"pid {pid} runs again",
+        }
+        bad = name is EventName.PROCESS_STOPPED or (name is EventName.PROCESS_EXITED and attrs.get("clean") == "false")
+        return Event(
+            component=watched.component,
+            name=name,
+            observed_at=now,
+            severity=Severity.ERROR if bad else Severity.INFO,
+            excerpt=f"rank {watched.rank.rank} of {watched.rank.job}: {words[name]}",
+            attrs={"pid": str(pid), "host": self._host, "generation": str(watched.rank.generation)} | attrs,
+        )
+
+
+def _state(watched: _Watched, now: datetime, value: str, attrs: dict[str, str]) -> State:
+    return State(
+        component=watched.component,
+        name="process",
+        observed_at=now,
+        value=value,
+        attrs={"pid": str(watched.rank.pid), "generation": str(watched.rank.generation)} | attrs,
+    )
+
+
+def _bounded(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(_REGISTRATION_BYTES_MAX + 1)
+    if len(data) > _REGISTRATION_BYTES_MAX:
+        raise ValueError("too large")
+    return data
+
+
+def registered_ranks(run_dir: Path) -> Iterable[RankRegistered]:
+    """The ranks that are registered on this host now."""
+    with contextlib.suppress(OSError):
+        for path in sorted((run_dir / "ranks").glob("*.json"))[:RANKS_MAX]:
+            with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+                yield _DECODER.decode(_bounded(path))

@@ -1,0 +1,88 @@
+"""What a source is to the application, and what a spool is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from goodput_common.contracts.job import FlightRecorderDump
+from goodput_common.contracts.telemetry import Sample, Source
+
+
+class Unreadable(Exception):
+    """A source cannot be read now; the text says why, in words for the heartbeat. It is tried again, ever more slowly."""
+
+
+class Absent(Unreadable):
+    """This host has no such thing (no RDMA device, no kernel log here). Looked for again now and then: devices appear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one read of a source gave. `trouble` is a part that could not be read while the rest could."""
+
+    samples: Sequence[Sample] = ()
+    dumps: Sequence[FlightRecorderDump] = ()
+    trouble: str = ""
+
+
+class SourceReader(Protocol):
+    """One source. All calls come from one thread that belongs to this source alone, so a call may block; one that blocks
+    for longer than `deadline_s` makes the source unknown until it returns."""
+
+    source: Source
+    interval_s: float  # between reads when nothing wakes it
+    deadline_s: float
+
+    def open(self) -> None:
+        """Raises Unreadable, Absent."""
+
+    def read(self) -> Reading:
+        """All that is new. Raises Unreadable, Absent; the source is then closed, and opened again later."""
+
+    def wake_fd(self) -> int | None:
+        """A file descriptor that becomes readable when there is something new; None: read by the clock only."""
+
+    def close(self) -> None:
+        """Give everything back. Never raises."""
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """A message on its way: what `Bus.publish` needs, with the struct still as a struct."""
+
+    subject: str
+    id: str
+    source: str
+    time: datetime
+    data: msgspec.Struct
+    component: str = ""
+
+
+@dataclass(slots=True)
+class SpoolState:
+    waiting: int = 0
+    dropped: int = 0
+    trouble: str = field(default="")
+
+
+class Spool(Protocol):
+    """Keeps messages in order until they are acknowledged, within a bound; the oldest go first at the bound."""
+
+    def next_seq(self, source: str) -> int:
+        """The next number of `source` in this boot: from 1, never twice, never back, also after kill -9."""
+
+    def append(self, message: Outgoing, *, source: str, seq: int) -> None: ...
+
+    def peek(self, count: int) -> Iterable[tuple[int, Outgoing]]:
+        """The oldest `count` messages that are not acknowledged, each with its position."""
+
+    def acknowledge(self, position: int) -> None:
+        """Everything up to and including `position` has been stored by the server."""
+
+    def state(self) -> SpoolState: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,267 @@
+"""From readings to messages that arrive.
+
+Every batch gets the next number of its source, is written to the spool, and only then sent; what the server has stored
+is taken off the spool. So a bus that is away costs nothing but time, kill -9 loses nothing, and the numbers have no
+gaps: a hole that a reader sees is a message that was dropped at the spool's bound, and the heartbeat says how many
+those were.
+
+The message id is made of source, boot and number, so a batch that is sent twice is stored once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from goodput_collector.application.ports import Outgoing, Reading, Spool
+from goodput_collector.application.schedule import Condition
+from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
+from goodput_common.bus.ports import Bus
+from goodput_common.contracts import subjects
+from goodput_common.contracts.job import FlightRecorderDump
+from goodput_common.contracts.telemetry import (
+    CollectorHeartbeat,
+    Sample,
+    Source,
+    SourceHealth,
+    SourceStatus,
+    TelemetryBatch,
+)
+from goodput_common.runtime.clock import Clock
+from goodput_common.runtime.lifecycle import Part
+from goodput_common.runtime.logs import StateLog, get_logger
+from goodput_common.runtime.tasks import Tasks, stop_task
+
+SAMPLES_PER_BATCH = 400
+DUMP_BYTES_MAX = 700_000
+SEND_AT_ONCE = 64
+RETRY_FIRST_S = 0.2
+RETRY_MAX_S = 5.0
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who speaks."""
+
+    fabric: str
+    host: str
+    boot_id: str
+
+    @property
+    def name(self) -> str:
+        return f"collector/{self.host}"
+
+
+class Publisher(Part):
+    """`connect` gives a bus whose streams exist; it is asked again after each failure to reach the server."""
+
+    name = "publisher"
+
+    def __init__(
+        self,
+        origin: Origin,
+        spool: Spool,
+        connect: Callable[[], Awaitable[Bus]],
+        *,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._origin = origin
+        self._spool = spool
+        self._connect = connect
+        self._clock = clock
+        self._tasks = tasks
+        self._more = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._last_seq: dict[Source, int] = {}
+        self._states = StateLog(_log)
+        self.published = 0
+        self.reachable: bool | None = None
+
+    async def start(self) -> None:
+        self._sending = self._tasks.spawn("publisher", self._send_for_ever())
+
+    async def flush(self) -> None:
+        """Give what is spooled a last chance; what does not go now goes after the next start."""
+        while self._spool.state().waiting and self.reachable:
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def close(self) -> None:
+        await stop_task(self._sending)
+        self._spool.close()
+
+    def publish(self, source: Source, reading: Reading) -> None:
+        """Number, spool and send. Returns at once."""
+        for samples in _chunks(reading.samples):
+            seq = self._next(source)
+            now = self._clock.now()
+            times = [sample.observed_at for sample in samples]
+            batch = TelemetryBatch(
+                fabric=self._origin.fabric,
+                host=self._origin.host,
+                source=source,
+                boot_id=self._origin.boot_id,
+                seq=seq,
+                observed_from=min([*times, now]),
+                observed_to=max([*times, now]),
+                samples=tuple(samples),
+            )
+            self._enqueue(source, seq, batch, subjects.telemetry(self._origin.fabric, self._origin.host, source))
+        for dump in reading.dumps:
+            self._publish_dump(source, _fitting(dump))
+
+    def heartbeat(self, conditions: Sequence[Condition], interval_s: float) -> None:
+        seq = self._next(Source.HEARTBEAT)
+        spool = self._spool.state()
+        health = tuple(
+            SourceHealth(
+                source=each.source, status=each.status, reason=each.reason, last_seq=self._last_seq.get(each.source, 0)
+            )
+            for each in conditions
+        )
+        if spool.trouble:
+            health += (
+                SourceHealth(source=Source.HEARTBEAT, status=SourceStatus.UNKNOWN, reason=spool.trouble, last_seq=seq),
+            )
+        beat = CollectorHeartbeat(
+            fabric=self._origin.fabric,
+            host=self._origin.host,
+            boot_id=self._origin.boot_id,
+            seq=seq,
+            at=self._clock.now(),
+            interval_s=interval_s,
+            sources=health,
+            spooled_batches=spool.waiting,
+            dropped_batches=spool.dropped,
+        )
+        subject = subjects.telemetry(self._origin.fabric, self._origin.host, Source.HEARTBEAT)
+        self._enqueue(Source.HEARTBEAT, seq, beat, subject)
+
+    def _publish_dump(self, source: Source, dump: FlightRecorderDump) -> None:
+        """Numbered among the dumps, not among the source's batches: it goes to the job's subject."""
+        seq = self._spool.next_seq(f"{source}_dump")
+        message = Outgoing(
+            subject=subjects.job(dump.fabric, dump.job, "flight_recorder"),
+            id=self._id(f"{source}_dump", seq),
+            source=self._origin.name,
+            time=self._clock.now(),
+            data=dump,
+        )
+        self._spool.append(message, source=f"{source}_dump", seq=seq)
+        self._more.set()
+
+    def _next(self, source: Source) -> int:
+        seq = self._spool.next_seq(source)
+        self._last_seq[source] = seq
+        return seq
+
+    def _id(self, source: str, seq: int) -> str:
+        return f"{self._origin.fabric}/{self._origin.host}/{source}/{self._origin.boot_id}/{seq}"
+
+    def _enqueue(self, source: Source, seq: int, data: msgspec.Struct, subject: str) -> None:
+        message = Outgoing(
+            subject=subject, id=self._id(source, seq), source=self._origin.name, time=self._clock.now(), data=data
+        )
+        self._spool.append(message, source=source, seq=seq)
+        self._more.set()
+
+    async def _send_for_ever(self) -> None:
+        bus: Bus | None = None
+        retry_s = RETRY_FIRST_S
+        while True:
+            self._more.clear()
+            try:
+                if bus is None:
+                    bus = await self._connect()
+                sent = await self._send(bus)
+                self._say(True, "")
+                self._progress.set()
+                retry_s = RETRY_FIRST_S
+                if not sent:
+                    await self._more.wait()
+            except BusUnavailable as error:
+                bus = None
+                self._say(False, str(error))
+                self._progress.set()
+                await self._clock.sleep(retry_s)
+                retry_s = min(retry_s * 2, RETRY_MAX_S)
+
+    async def _send(self, bus: Bus) -> int:
+        """Send the oldest messages in order; returns how many were looked at. Raises BusUnavailable."""
+        sent = 0
+        for position, message in list(self._spool.peek(SEND_AT_ONCE)):
+            try:
+                await bus.publish(
+                    message.subject,
+                    message.data,
+                    id=message.id,
+                    source=message.source,
+                    component=message.component,
+                    time=message.time,
+                )
+            except (MessageTooLarge, TypeError, ValueError) as error:  # would be refused for ever: let it go, say so
+                _log.error("message dropped", id=message.id, error=str(error))
+            self._spool.acknowledge(position)
+            self.published += 1
+            sent += 1
+        return sent
+
+    def _say(self, reachable: bool, reason: str) -> None:
+        self.reachable = reachable
+        state = "reachable" if reachable else "unreachable"
+        self._states.report("bus", state, "bus", level="info" if reachable else "warning", reason=reason)
+
+
+class Heartbeat(Part):
+    """Tells every `interval_s` that this collector lives and how each source is."""
+
+    name = "heartbeat"
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        conditions: Callable[[], Sequence[Condition]],
+        *,
+        interval_s: float,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._publisher = publisher
+        self._conditions = conditions
+        self._interval_s = interval_s
+        self._clock = clock
+        self._tasks = tasks
+        self._beating: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._beating = self._tasks.spawn("heartbeat", self._beat())
+
+    async def stop_pulling(self) -> None:
+        await stop_task(self._beating)
+
+    async def _beat(self) -> None:
+        first_s = min(1.0, self._interval_s)  # by then the sources have been read once
+        await self._clock.sleep(first_s)
+        while True:
+            self._publisher.heartbeat(self._conditions(), self._interval_s)
+            await self._clock.sleep(self._interval_s)
+
+
+def _chunks(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
+    for start in range(0, len(samples), SAMPLES_PER_BATCH):
+        yield samples[start : start + SAMPLES_PER_BATCH]
+
+
+def _fitting(dump: FlightRecorderDump) -> FlightRecorderDump:
+    """The same dump with as many of the newest collectives as a message may carry."""
+    while len(dump.collectives) > 8 and len(msgspec.json.encode(dump)) > DUMP_BYTES_MAX:
+        kept = dump.collectives[len(dump.collectives) // 2 :]
+        dump = msgspec.structs.replace(dump, collectives=kept, truncated=True)
+    return dump
