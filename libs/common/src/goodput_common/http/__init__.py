@@ -1,0 +1,1 @@
+"""HTTP plumbing that every service's API shares. Import from the submodules."""

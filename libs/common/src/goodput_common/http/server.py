@@ -1,0 +1,115 @@
+"""uvicorn as a part of our own lifecycle: it takes no signals, ends streams, and answers what it has accepted.
+
+`start` binds the socket itself, so that a taken port is a clear error and port 0 works. `stop_pulling` closes the listening
+socket and ends event streams; `drain` waits for the requests in hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from goodput_common.runtime.lifecycle import Part, StartError
+from goodput_common.runtime.logs import get_logger
+from goodput_common.runtime.tasks import Tasks, stop_task
+
+_log = get_logger(__name__)
+_CONNECTIONS_MAX = 1000  # beyond it uvicorn answers 503 at once
+_BACKLOG = 256
+_DRAIN_S = 4
+
+
+class _Server(uvicorn.Server):
+    """The lifecycle owns the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer(Part):
+    """Serves `app` on `host`:`port`; `url` is known once started."""
+
+    name = "http server"
+
+    def __init__(self, app: FastAPI, *, host: str, port: int, tasks: Tasks) -> None:
+        self._app, self._host, self._wanted_port, self._tasks = app, host, port, tasks
+        self._server: _Server | None = None
+        self._socket: socket.socket | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    @property
+    def port(self) -> int:
+        """The real one, also where 0 was asked for."""
+        return int(self._socket.getsockname()[1]) if self._socket is not None else self._wanted_port
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        self._socket = _bind(self._host, self._wanted_port)
+        config = uvicorn.Config(
+            self._app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_graceful_shutdown=_DRAIN_S,
+        )
+        self._server = _Server(config)
+        self._task = self._tasks.spawn(self.name, self._server.serve(sockets=[self._socket]))
+        while not self._server.started and not self._task.done():  # noqa: ASYNC110 - uvicorn has a flag, no event
+            await asyncio.sleep(0.01)
+        if self._task.done():
+            raise StartError("the HTTP server ended while starting", do_next="see the task's traceback in the log")
+        _log.info("serving", url=self.url)
+
+    async def stop_pulling(self) -> None:
+        for hub in self._app.state.sse_hubs:
+            hub.close()
+        if self._server is not None:
+            self._server.should_exit = True
+
+    async def drain(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        await stop_task(self._task)
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise StartError(f"{host!r} is no address of this machine: {error}", do_next="set GOODPUT_HTTP_HOST") from None
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        do_next = {
+            errno.EADDRINUSE: "stop what listens there or set GOODPUT_HTTP_PORT",
+            errno.EACCES: "use a port above 1023: set GOODPUT_HTTP_PORT",
+            errno.EADDRNOTAVAIL: "set GOODPUT_HTTP_HOST to an address of this machine",
+        }.get(error.errno or 0, "see the error")
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}", do_next=do_next) from None
+    return listening
