@@ -23,7 +23,7 @@ from goodput_common.embedded.process import (
     remembered_port,
 )
 
-STORE_BYTES_DEFAULT = 16 << 30
+STORE_BYTES_DEFAULT = 24 << 30
 _FREE_SPACE_SHARE = 0.5
 
 
@@ -41,7 +41,7 @@ def nats_server_binary() -> Path:
 class EmbeddedNats:
     """One server in `directory`. Without `port` it takes a free one and keeps it across starts.
 
-    `max_store_bytes` bounds the disk (default: 16 GiB or half of what is free). `extra_config` is appended to the
+    `max_store_bytes` bounds the disk (default: 24 GiB or half of what is free). `extra_config` is appended to the
     configuration, for users and permissions.
     """
 
