@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from goodput_common.http import problem
-from goodput_common.http.auth import Auth
-from goodput_common.http.middleware import RequestMiddleware
-from goodput_common.http.structs import StructResponse, schemas
-from goodput_common.runtime.health import Health
+from goodput_common.http.auth import Auth, Role, require
+from goodput_common.http.middleware import BodyLimitMiddleware, RequestMiddleware
+from goodput_common.http.structs import StructResponse, returns, schemas
+from goodput_common.runtime.health import Health, HealthReport
 from goodput_common.runtime.metrics import Metrics
-
-BODY_BYTES_MAX = 1 << 20
 
 
 class ProblemDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -29,6 +27,13 @@ class ProblemDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
     detail: str
     instance: str
     request_id: str = ""
+
+
+class Alive(msgspec.Struct):
+    """`phase` is starting, ready or stopping."""
+
+    status: str
+    phase: str
 
 
 def create_api(
@@ -43,14 +48,14 @@ def create_api(
     cors_origins: Sequence[str] = (),
 ) -> FastAPI:
     """An app with `/healthz`, `/readyz` and `/metrics` (no token needed: they tell nothing about jobs), problem+json for all
-    errors and `auth` behind `require(...)`. Bodies are at most 1 MiB. `structs` go into the OpenAPI document."""
+    errors and `auth` behind `require(...)`. Every route of `routers` needs a valid token, also one that asks for no role.
+    Bodies are at most 1 MiB. `structs` go into the OpenAPI document."""
     app = FastAPI(
         title=title,
         version=version,
         docs_url=None,  # the built-in pages load their scripts from elsewhere
         redoc_url=None,
         default_response_class=StructResponse,
-        max_body_size=BODY_BYTES_MAX,
         responses={"default": _problem_in_openapi()},
     )
     app.state.auth = auth
@@ -61,27 +66,32 @@ def create_api(
         app.add_middleware(
             CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"]
         )
+    app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(RequestMiddleware, metrics=metrics)
     app.include_router(_operations(health, metrics))
     for router in routers:
-        app.include_router(router)
-    _describe(app, [ProblemDetails, *structs])
+        app.include_router(router, dependencies=[Depends(require(Role.TENANT))])
+    _describe(app, [ProblemDetails, HealthReport, Alive, *structs])
     return app
 
 
 def _operations(health: Health, metrics: Metrics) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
-    @router.get("/healthz", summary="Is the process alive?")
+    @router.get("/healthz", summary="Is the process alive?", responses=returns(Alive))
     async def healthz() -> Response:
-        return StructResponse({"status": "alive", "phase": health.phase})
+        return StructResponse(Alive("alive", health.phase))
 
-    @router.get("/readyz", summary="May it be given work? Names what is missing")
-    async def readyz() -> Response:
+    @router.get("/readyz", summary="May it be given work? 503 names what is missing", responses=returns(HealthReport))
+    async def readyz(request: Request) -> Response:
         report = await health.report()
-        return StructResponse(report, status_code=200 if report.ready else 503, headers={"Cache-Control": "no-store"})
+        headers = {"Cache-Control": "no-store"}
+        if not report.ready:
+            extra = {"checks": report.checks}
+            return problem.problem_response(request, 503, report.reason, kind="not-ready", headers=headers, extra=extra)
+        return StructResponse(report, headers=headers)
 
-    @router.get("/metrics", summary="Prometheus text exposition")
+    @router.get("/metrics", summary="Prometheus text exposition", response_class=PlainTextResponse)
     async def exposition() -> Response:
         body, content_type = metrics.render()
         return Response(body, media_type=content_type)

@@ -10,6 +10,7 @@ A tenant asking for somebody else's job gets the same 404 as for one that does n
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import hmac
 import re
@@ -139,6 +140,7 @@ class Auth:
 _bearer = HTTPBearer(auto_error=False, description="A token of GOODPUT_API_TOKENS")
 
 
+@functools.cache  # one dependency a role, which FastAPI then runs once a request
 def require(role: Role) -> Callable[..., Any]:
     """Dependency: `principal: Annotated[Principal, Depends(require(Role.VIEWER))]`. 401 without a valid token, 403 with a
     role below `role`."""
@@ -173,4 +175,4 @@ def _digest_of(token: str, who: str) -> str:
 
 
 def _bad(reason: str) -> StartError:
-    return StartError(reason, do_next='set it to {"<token>": {"role": "viewer", "name": "…"}}, see .env.example')
+    return StartError(reason, do_next='set it to {"<token>": {"role": "viewer", "name": "…"}}')

@@ -71,10 +71,9 @@ def problem_response(
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of this app with a problem."""
+    """Answer every refusal of this app with a problem. A crash is answered by `RequestMiddleware`, which also logs it."""
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
-    app.add_exception_handler(Exception, _on_crash)
 
 
 def field_errors(error: RequestValidationError) -> tuple[FieldError, ...]:
@@ -82,6 +81,10 @@ def field_errors(error: RequestValidationError) -> tuple[FieldError, ...]:
     found = []
     for each in error.errors():
         where, *path = [str(part) for part in each.get("loc", ("request",))]
+        if each.get("type") == "json_invalid":
+            reason = each.get("ctx", {}).get("error", "it does not parse")
+            found.append(FieldError(where, "", f"valid JSON; at character {'.'.join(path)}: {reason}"))
+            continue
         found.append(FieldError(where, ".".join(path), str(each.get("msg", "a valid value"))))
     return tuple(found)
 
@@ -98,11 +101,15 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = field_errors(error)
-    detail = "; ".join(f"{each.where} {each.name}: {each.expected}" for each in errors) or "the request is not valid"
+    detail = (
+        "; ".join(f"{each.where} {each.name}".strip() + f": {each.expected}" for each in errors)
+        or "the request is not valid"
+    )
     return problem_response(request, 422, detail, kind="invalid-request", extra={"errors": errors})
 
 
-async def _on_crash(request: Request, _: Exception) -> Response:
+def crash_response(request: Request) -> Response:
+    """A crash tells the client nothing but where to look."""
     detail = "the service failed on this request; its log has the traceback under the request_id given here"
     return problem_response(request, 500, detail, kind="internal")
 

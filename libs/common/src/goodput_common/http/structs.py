@@ -11,21 +11,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 _REF = "#/components/schemas/{name}"
 
 
-class StructResponse(Response):
+class StructResponse(JSONResponse):
     """Anything msgspec encodes, as JSON."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         return msgspec.json.encode(content)
 
 
-def returns(struct: type[msgspec.Struct], status: int = 200, description: str = "OK") -> dict[int | str, dict[str, Any]]:
+def returns(struct: type, status: int = 200, description: str = "OK") -> dict[int | str, dict[str, Any]]:
     """For a route's `responses`: this status carries this struct."""
     schema = {"$ref": _REF.format(name=struct.__name__)}
     return {status: {"description": description, "content": {"application/json": {"schema": schema}}}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics import MetricWrapperBase
@@ -25,6 +25,7 @@ class Metrics:
     """Makes a metric or returns the one of that name; a name taken by another kind or with other labels is an error."""
 
     def __init__(self, service: str = "", *, fabric: str = "", version: str = "", process: bool = True) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nobody reads
         self.registry = CollectorRegistry()
         self._made: dict[str, tuple[MetricWrapperBase, tuple[str, ...]]] = {}
         if process:
