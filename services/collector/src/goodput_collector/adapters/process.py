@@ -69,6 +69,7 @@ class ProcessReader:
         run_dir: Path,
         clock: Clock,
         host: str,
+        boot_id: str,
         proc_root: Path = Path("/proc"),
         cgroup_root: Path = Path("/sys/fs/cgroup"),
         interval_s: float = 0.5,
@@ -78,6 +79,7 @@ class ProcessReader:
         self._folder = run_dir / "ranks"
         self._clock = clock
         self._host = host
+        self._boot_id = boot_id
         self._proc = proc_root
         self._cgroup = cgroup_root
         self._watched: dict[Path, _Watched] = {}
@@ -144,6 +146,9 @@ class ProcessReader:
                 continue
             if known is not None:
                 self._unwatch(known)
+            if rank.boot_id and rank.boot_id != self._boot_id:
+                self._watched.pop(path, None)  # from before the host was started anew
+                continue
             self._watched[path] = self._watch(rank, path, mtime_ns)
         return trouble
 
@@ -170,16 +175,21 @@ class ProcessReader:
             watched.start_ticks = stat.start_ticks
         return stat.start_ticks == watched.start_ticks
 
+    def _shares_pids(self, job: str) -> bool:
+        """Has a rank of this job been seen here, started when it said?"""
+        return any(
+            each.seen and each.rank.job == job and each.rank.process_start == each.start_ticks
+            for each in self._watched.values()
+        )
+
     # -- how it is --------------------------------------------------------------------------------------------------
 
     def _missing(self, watched: _Watched, now: datetime) -> tuple[list[Sample], State]:
         self._unwatch(watched)
-        if not watched.seen and not watched.rank.process_start:
+        if not watched.seen and not self._shares_pids(watched.rank.job):
             return [], _state(watched, now, "unknown", {"reason": "no such pid here; it may be in another pid namespace"})
         watched.gone = True
         clean = not watched.path.exists()  # taken away in the meantime: it left by itself
-        if not watched.seen and clean:
-            return [], _state(watched, now, "gone", {})
         return [self._event(watched, EventName.PROCESS_EXITED, now, clean=str(clean).lower())], _state(
             watched, now, "gone", {"clean": str(clean).lower()}
         )
@@ -193,7 +203,8 @@ class ProcessReader:
         if letter in ("Z", "X"):
             self._unwatch(watched)
             watched.gone = True
-            events.append(self._event(watched, EventName.PROCESS_EXITED, now, clean="false", state=letter))
+            clean = str(not watched.path.exists()).lower()
+            events.append(self._event(watched, EventName.PROCESS_EXITED, now, clean=clean, state=letter))
         stopped = letter if letter in _STOPPED or frozen else ""
         if stopped and not watched.stopped:
             events.append(self._event(watched, EventName.PROCESS_STOPPED, now, state=stopped))

@@ -64,7 +64,7 @@ def state_of(port: Port, at: datetime) -> State | None:
 
 
 def counters_of(port: Port, folder: str) -> tuple[dict[str, int], float]:
-    """(counter -> value under the name everybody uses, lifespan in seconds) of one folder; what cannot be read is left out."""
+    """(counter -> value, lifespan in seconds) of one folder, under mlx5's names; what cannot be read is left out."""
     values: dict[str, int] = {}
     lifespan_s = 0.0
     try:

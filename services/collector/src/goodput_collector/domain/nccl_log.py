@@ -69,7 +69,14 @@ _GLOO = re.compile(
     r"Timed out waiting \d+ms for (?:recv|send) operation|Broken pipe)(?:.*?\[(?P<peer>[\da-fA-F.:]+)\]:\d+)?"
 )
 _GLOO_PEER = re.compile(r"\[(?P<peer>[\da-fA-F.:]+)\]:\d+: (?:Connection|Read|Broken)")
+_RANK_IN_NAME = re.compile(r"rank[._-]?(?P<rank>\d{1,7})(?!\d)", re.IGNORECASE)
 _STATUS_NAMES = {5: "flushed", 12: "retry_exceeded", 13: "rnr_retry_exceeded", 10: "remote_access", 11: "remote_operation"}
+
+
+def rank_of_log(name: str) -> int | None:
+    """The rank in a log file's name (`rank_3.log`, `train-rank12.err`); other numbers in it are no ranks."""
+    match = _RANK_IN_NAME.search(name)
+    return int(match["rank"]) if match is not None else None
 
 
 class JobLogParser:

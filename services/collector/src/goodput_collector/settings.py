@@ -1,0 +1,62 @@
+"""What the collector is told, beyond what every service is (`CommonSettings`)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from goodput_common.contracts.subjects import token
+from goodput_common.runtime.settings import CommonSettings, Port
+
+# interfaces of containers and of this machine alone: they carry no training traffic, and there may be hundreds
+NETDEVS_IGNORED = (
+    r"lo|docker\d*|br-[0-9a-f]{12}|cni\d*|cali.*|flannel.*|virbr.*|lxc.*|veth[0-9a-f]{7,}|ifb\d+|dummy\d+|tunl\d+|sit\d+"
+)
+
+
+class Settings(CommonSettings):
+    http_port: Port = 8083
+    collector_http: bool = Field(True, description="serve /healthz, /readyz and /metrics")
+    kernel_log: str = Field("/dev/kmsg", description="device, or files (globs, separated by commas); empty: none")
+    job_logs: str = Field("", description="logs of training processes (globs, separated by commas)")
+    flight_recorder_files: str = Field(
+        "", description="where torch writes dumps, besides the run directory (globs, separated by commas)"
+    )
+    sys_root: Path = Field(Path("/sys"), description="sysfs, or a copy of it")
+    proc_root: Path = Path("/proc")
+    rdma_ignore: str = Field("", description="RDMA devices that must not be read (names, separated by commas)")
+    netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression)")
+    rdma_interval_s: float = Field(5.0, ge=0.5, le=300)
+    process_interval_s: float = Field(0.5, ge=0.1, le=60)
+    heartbeat_s: float = Field(5.0, ge=0.5, le=300)
+    history_s: float = Field(600.0, ge=0, description="how old a kernel message may be to be told at the first start")
+    spool_dir: Path | None = Field(None, description="default: in the run directory")
+    spool_bytes: int = Field(64 << 20, ge=1 << 20, description="bound of the spool; at it the oldest messages go")
+
+    @field_validator("netdev_ignore")
+    @classmethod
+    def _pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return value
+
+    @property
+    def spool_directory(self) -> Path:
+        """One a host name: collectors of several lab hosts share a machine."""
+        return self.spool_dir if self.spool_dir is not None else self.run_dir / "collector" / token(self.host)
+
+
+def load() -> Settings:
+    """From the environment. Raises SettingsError."""
+    given: dict[str, Any] = {}
+    return Settings(**given)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a setting that holds several, separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
