@@ -1,8 +1,8 @@
 """The case: everything a diagnosis may look at, as one immutable value.
 
 Whatever arrives becomes `Observed`: one fact with the id it is cited by, the host it speaks of, when that host saw it and
-when the broker got it. Times of different hosts are comparable only by `received_at` (one clock, the broker's); `observed_at`
-is a host's own clock and may be 2 s off.
+when the broker got it. Times of different hosts are comparable only by `received_at` (one clock, the broker's);
+`observed_at` is a host's own clock and may be 2 s off.
 
 A case is built for one job (or for none, when hardware fails without a job on it) at one moment `now` and holds exactly the
 evidence that the broker had by then. Engines read it and nothing else, so the same evidence gives the same diagnosis.
@@ -142,9 +142,9 @@ class Placement:
 
 @dataclass(frozen=True)
 class Case:
-    """`observed` is sorted by `Observed.order` and free of doubles. `stalled_since` is when the last step of the job ended (broker
-    time), None when steps move or when nothing is known of steps. `offline` marks a case built from files: there is no
-    present, dumps stand for the stall and silence means nothing.
+    """`observed` is sorted by `Observed.order` and free of doubles. `stalled_since` is when the last step of the job ended
+    (broker time), None when nothing is known of steps. `offline` marks a case built from files: there is no present, dumps
+    stand for the stall and silence means nothing. `memo` keeps what engines share, once computed.
     """
 
     now: datetime
@@ -158,6 +158,30 @@ class Case:
     silent_hosts: tuple[str, ...] = ()  # collectors that used to report and do not
     stalled_step: int = -1
     usual_step_s: float = 0.0
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether a job of this case stands still, as far as is known."""
+        return self.stalled_since is not None or (self.offline and bool(self.dumps))
+
+    @cached_property
+    def world(self) -> tuple[int, ...]:
+        """The ranks of the job: as registered, else as dumps name them."""
+        if self.placement is not None and self.placement.ranks:
+            return tuple(self.placement.ranks)
+        named = {rank for each in self.dumps.values() for group in getattr(each.fact, "groups", ()) for rank in group.ranks}
+        return tuple(sorted(named | self.dumps.keys()))
+
+    def rank_component(self, rank: int) -> ComponentId:
+        return rank_id(self.job or "job", rank)
+
+    def host_of_rank(self, rank: int) -> str | None:
+        """Where a rank runs: as registered, else as its dump says."""
+        if self.placement is not None and (host := self.placement.host_of(rank)):
+            return host
+        dump = self.dumps.get(rank)
+        return (dump.host or None) if dump is not None else None
 
     @cached_property
     def events(self) -> tuple[Observed, ...]:
@@ -171,6 +195,16 @@ class Case:
             if isinstance(each.fact, FlightRecorderDump) and each.fact.job == self.job:
                 newest[each.fact.rank] = each
         return newest
+
+    @cached_property
+    def stalls(self) -> Mapping[int, Observed]:
+        """The newest stall announced by each rank."""
+        return {e.fact.rank: e for e in self.observed if isinstance(e.fact, StallSuspected) and e.fact.job == self.job}
+
+    @cached_property
+    def exits(self) -> Mapping[int, Observed]:
+        """The last words of each rank that left."""
+        return {e.fact.rank: e for e in self.observed if isinstance(e.fact, RankExited) and e.fact.job == self.job}
 
     @cached_property
     def progress(self) -> Mapping[int, Observed]:

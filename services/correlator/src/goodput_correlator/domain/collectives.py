@@ -36,8 +36,8 @@ class RootKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """`key` is the operation that shows it, `waiting` the ranks held up directly there, `lag` how many finished operations it
-    has missed, `certainty` how well the recorder supports it, 0..1."""
+    """`key` is the operation that shows it, `waiting` the ranks held up directly there, `lag` how many finished operations
+    it has missed, `certainty` how well the recorder supports it, 0..1."""
 
     rank: int
     kind: RootKind
@@ -82,6 +82,7 @@ class _Question:
     held_up: list[int] = field(default_factory=list)  # joined, but something issued earlier is still open
     absent: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)  # have finished it
+    running: list[int] = field(default_factory=list)  # in it, and their device has started it
     synchronising: bool = False
 
     @property
@@ -106,13 +107,12 @@ def find_roots(all_of: Standings) -> Blame:
     wanted = _wanted(questions)
     not_joined = _not_joined(all_of, questions, edges, wanted, certain)
     roots: dict[int, Root] = {**not_joined, **mismatched, **behind}
-    absent = _absent(all_of, questions, wanted, roots)
-    sources = roots.keys() | {rank for rank, root in absent.items() if root.certainty >= 0.5}
-    waits_for = _follow(edges, sources)
-    inside = _inside(all_of, questions, sources)
+    absent = _absent(all_of, wanted, edges, roots)
+    sources = roots.keys() | absent.keys()
+    inside = _inside(questions, sources)
     for each in inside:
         sources = sources | set(each.ranks)
-    waits_for = _follow(edges, sources) if inside else waits_for
+    waits_for = _follow(edges, sources)
     unexplained = frozenset(rank for rank in stuck if rank not in waits_for and rank not in sources)
     cycle = tuple(sorted(unexplained)) if unexplained and not roots and not inside else ()
     found = sorted({**absent, **roots}.values(), key=lambda root: (-root.certainty, root.rank))
@@ -143,6 +143,8 @@ def _ask(all_of: Standings, question: _Question) -> None:
         mine = standing.opened(key)
         if mine is not None:
             question.inside.append(member)
+            if mine.started:
+                question.running.append(member)
             if standing.ordered and _earlier(standing, mine):
                 question.held_up.append(member)
         elif key.p2p or standing.joined.get(key.group, -1) < key.seq:
@@ -161,7 +163,10 @@ def _behind(all_of: Standings, questions: Mapping[OpKey, _Question]) -> dict[int
     """Ranks that have not finished what others of the group could not have finished without them."""
     found: dict[int, Root] = {}
     for key, question in questions.items():
-        if key.p2p or not question.synchronising or not question.done:
+        if key.p2p or not question.synchronising:
+            continue
+        _not_started(question, found)
+        if not question.done:
             continue
         if question.not_joined:
             continue  # it cannot have ended without them: those who say so have given up waiting
@@ -178,6 +183,21 @@ def _behind(all_of: Standings, questions: Mapping[OpKey, _Question]) -> dict[int
                     rank, RootKind.BEHIND, certainty, key, question.op, tuple(question.done), lag, detail=detail
                 )
     return found
+
+
+def _not_started(question: _Question, found: dict[int, Root]) -> None:
+    """Members whose device has not begun what the devices of all others have, with nothing older in its way."""
+    if question.blockers or question.done or len(question.running) < 2:
+        return
+    idle = [rank for rank in question.inside if rank not in question.running]
+    if len(idle) * 2 > len(question.inside):
+        return
+    detail = f"the devices of {len(question.running)} members have started it, its own has not"
+    for rank in idle:
+        found.setdefault(
+            rank,
+            Root(rank, RootKind.BEHIND, 0.85, question.key, question.op, tuple(question.running), lag=1, detail=detail),
+        )
 
 
 def _mismatched(all_of: Standings, questions: Mapping[OpKey, _Question]) -> dict[int, Root]:
@@ -239,16 +259,36 @@ def _not_joined(
     already = set(certain)
     for rank, standing in all_of.known.items():
         asked = [each for each in wanted.get(rank, []) if rank in each.not_joined]
-        if rank in already or edges[rank] or not asked:
+        if rank in already or edges[rank]:
+            continue
+        if not asked:
+            if idle := _idle(all_of, standing, len(edges)):
+                found[rank] = idle
             continue
         question = _telling(asked)
         if standing.pending and any(len(questions[each.key].inside) > 1 for each in standing.pending):
             continue  # it is inside something together with others: they are held inside, not by it alone
         detail = "nothing of its own is open" if not standing.pending else "what it has open waits for nobody"
-        found[rank] = Root(
-            rank, RootKind.NOT_JOINED, 0.92, question.key, question.op, tuple(question.inside), detail=detail
-        )
+        found[rank] = Root(rank, RootKind.NOT_JOINED, 0.92, question.key, question.op, tuple(question.inside), detail=detail)
     return found
+
+
+def _idle(all_of: Standings, standing: Standing, known: int) -> Root | None:
+    """A rank with nothing open while all others are stuck, and only silent ranks could be waiting for it: half a reason."""
+    if standing.pending or not all_of.absent or sum(1 for each in all_of.known.values() if not each.pending) * 4 > known:
+        return None
+    shared = sorted(all_of.absent & _neighbours(all_of, standing.rank))
+    if not shared:
+        return None
+    return Root(
+        standing.rank,
+        RootKind.NOT_JOINED,
+        0.5,
+        OpKey("", 0),
+        "",
+        (),
+        detail="nothing of its own is open, while all others are held up in collectives",
+    )
 
 
 def _telling(asked: list[_Question]) -> _Question:
@@ -258,36 +298,33 @@ def _telling(asked: list[_Question]) -> _Question:
 
 def _absent(
     all_of: Standings,
-    questions: Mapping[OpKey, _Question],
     wanted: Mapping[int, list[_Question]],
+    edges: Mapping[int, list[tuple[OpKey, list[int]]]],
     roots: Mapping[int, Root],
 ) -> dict[int, Root]:
+    """Silent ranks that others wait for. Where a known root may be holding up the silent one as well, its silence is half a
+    reason at most; where nothing else can be the reason, it is the reason."""
     found: dict[int, Root] = {}
     heads = {rank: min(each.pending, key=lambda p: p.order).key for rank, each in all_of.known.items() if each.pending}
-    for rank in sorted(all_of.absent):
-        asked = wanted.get(rank, [])
-        direct = [q for q in asked if any(heads.get(other) == q.key for other in q.inside if other not in roots)]
+    victims = _follow(edges, roots).keys() | roots.keys()
+    rivals = [rank for rank in all_of.absent if wanted.get(rank)]
+    for rank in sorted(rivals):
+        asked = wanted[rank]
+        direct = [q for q in asked if any(heads[other] == q.key for other in q.inside if other not in roots)]
+        question = _telling(direct or asked)
         if not direct:
-            if asked and not roots:
-                question = _telling(asked)
-                found[rank] = _absence(rank, 0.4, question)
-            continue
-        collective = [q for q in direct if not q.key.p2p]
-        alone = [q for q in collective if not [m for m in q.not_joined + q.held_up + q.absent if m != rank]]
-        excused = [q for q in collective if set(q.not_joined + q.held_up) & roots.keys()]
-        others_excuse = [q for q in collective if [m for m in q.not_joined + q.held_up if m != rank]]
-        if alone:
-            found[rank] = _absence(rank, 0.85, _telling(alone))
-        elif excused:
-            found[rank] = _absence(rank, 0.5, _telling(excused))
-        elif others_excuse:
-            found[rank] = _absence(rank, 0.3, _telling(others_excuse))
+            certainty = 0.25 if roots else 0.4
+        elif roots and _neighbours(all_of, rank) & victims:
+            certainty = 0.4 if question.key.p2p else 0.5
         else:
-            known_roots = bool(roots)
-            others = sum(1 for q in direct for m in q.absent if m != rank)
-            certainty = 0.3 if known_roots else (0.8 if not others else 0.6)
-            found[rank] = _absence(rank, certainty, _telling(direct))
+            certainty = 0.85 if len(rivals) == 1 else max(0.3, 0.85 / len(rivals))
+        found[rank] = _absence(rank, certainty, question)
     return found
+
+
+def _neighbours(all_of: Standings, rank: int) -> set[int]:
+    """Everybody that shares a group with `rank`."""
+    return {other for members in all_of.members.values() if rank in members for other in members} - {rank}
 
 
 def _absence(rank: int, certainty: float, question: _Question) -> Root:
@@ -302,7 +339,7 @@ def _absence(rank: int, certainty: float, question: _Question) -> Root:
     )
 
 
-def _inside(all_of: Standings, questions: Mapping[OpKey, _Question], sources: Iterable[int]) -> tuple[Inside, ...]:
+def _inside(questions: Mapping[OpKey, _Question], sources: Iterable[int]) -> tuple[Inside, ...]:
     """Operations that all members are in, with nothing older open, and that still do not end."""
     known = set(sources)
     found = []
@@ -313,9 +350,7 @@ def _inside(all_of: Standings, questions: Mapping[OpKey, _Question], sources: It
     return tuple(found)
 
 
-def _follow(
-    edges: Mapping[int, list[tuple[OpKey, list[int]]]], sources: Iterable[int]
-) -> dict[int, tuple[int, OpKey, str]]:
+def _follow(edges: Mapping[int, list[tuple[OpKey, list[int]]]], sources: Iterable[int]) -> dict[int, tuple[int, OpKey, str]]:
     """For each rank that waits, directly or through others, for one of `sources`: whom, and in which operation."""
     waiting: dict[int, list[tuple[int, OpKey]]] = defaultdict(list)
     for rank, asked in edges.items():

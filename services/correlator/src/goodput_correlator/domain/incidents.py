@@ -4,7 +4,9 @@ Time is a grid of whole seconds. At grid time T everything received by the broke
 `(received_at, id)`, doubles left out, and then every job is judged once. So the order and the number of deliveries cannot
 matter, as long as T is only judged after all that was received by T has been seen (the caller's watermark).
 
-Everything kept is bounded; what goes over a bound is counted in `overflow`.
+A job is judged when its steps stand still longer than is usual for it. Hard evidence (a GPU off the bus, a link down, a
+process gone) speeds the judgement up; without it, dumps are waited for. Hardware that fails without a job on it is judged
+by itself (`idle`). Everything kept is bounded; what goes over a bound is counted in `overflow`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
-from goodput_common.contracts.verdict import Verdict, VerdictState
+from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.verdict import FaultClass, Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
+from goodput_correlator.domain.finding import Diagnosis
+from goodput_correlator.domain.idle import IdleHardware
 from goodput_correlator.domain.ranking import decide
 from goodput_correlator.domain.timeline import HostTimeline, JobTimeline
 from goodput_correlator.domain.verdict import incident_id, open_verdict, resolve, revise
@@ -27,10 +32,15 @@ REMEMBER_IDS_S = 180.0  # a double that comes later than this is too old to matt
 IDS_MAX = 2_000_000
 PENDING_MAX = 1_000_000
 JOBS_MAX = 10_000
+HOSTS_MAX = 100_000
 JOB_FORGET_S = 3600.0  # a job that nobody speaks of any more
 LOOK_BACK_S = 300.0  # evidence this long before a stall may explain it
-SETTLE_S = 6.0  # wait this long into a stall for dumps and late telemetry, unless the evidence is decisive
+SETTLE_S = 5.0  # wait this long into a stall for dumps and late telemetry, unless the evidence is decisive
+UNDETERMINED_S = 8.0  # and this long before saying that nothing names a culprit
+ENDING_S = 20.0  # the last ranks may take this long to leave after the first has
 RESUMED_S = 2.0  # steps must move this long before an incident is over
+CHANGE_OF_MIND = 0.1  # another culprit is named only if not less certain than this below the one named
+REVISIT_S = 5  # without news, an open incident is judged anew at this pace
 
 
 def grid_floor(at: datetime) -> datetime:
@@ -51,6 +61,8 @@ class Incidents:
         self._hosts: dict[str, HostTimeline] = {}
         self._open: dict[str, Verdict] = {}  # incident -> newest version
         self._of_job: dict[str, str] = {}  # job -> its open incident
+        self._news: dict[str, int] = {}  # job -> news when it was last judged
+        self._idle = IdleHardware()
 
     @property
     def name(self) -> str:
@@ -83,7 +95,7 @@ class Incidents:
         until = grid_floor(now)
         at = self._judged + timedelta(seconds=GRID_S) if self._judged else self._first(until)
         while at <= until:
-            if not self._jobs and not self._hosts and not self._open and (not self._pending or self._pending[0][0] > at):
+            if not self._jobs and not self._hosts and not self._open:
                 at = max(at, min(until, self._first(until)))  # nothing known: skip to where something is
             self._fold(at)
             out += self._judge(at)
@@ -93,21 +105,28 @@ class Incidents:
 
     def restore(self, verdicts: Iterable[Verdict], observed: Iterable[Observed], *, judged: datetime | None = None) -> None:
         """Take up where another process left off: the newest version of each open verdict, the evidence of the last
-        `LOOK_BACK_S` (registrations of running jobs however old), and the last grid time that was judged and stored. What was
-        received after `judged` is judged again, to the same effect."""
-        for verdict in sorted(verdicts, key=lambda v: (v.id, v.version)):
+        `LOOK_BACK_S` (registrations of running jobs however old), and the last grid time that was judged and stored.
+        What was received after `judged` is judged again, to the same effect."""
+        newest: dict[str, Verdict] = {}
+        for verdict in sorted(verdicts, key=lambda v: (v.incident, v.version)):
+            newest[verdict.incident] = verdict
+        for verdict in newest.values():
             if verdict.state is VerdictState.RESOLVED:
-                self._open.pop(verdict.incident, None)
+                self._idle.opened(verdict)
                 continue
             self._open[verdict.incident] = verdict
-        for verdict in self._open.values():
             if verdict.job is not None:
                 self._of_job[verdict.job] = verdict.incident
+            else:
+                self._idle.opened(verdict)
         for each in ordered(observed):
             self.observe(each)
         if judged is not None:
             self._judged = grid_floor(judged)
-            self._fold(self._judged)
+            self._fold(self._judged, old_too=True)
+            for name in self._of_job:
+                if name in self._jobs:
+                    self._jobs[name].learning = False
 
     # ------------------------------------------------------------------------------------------------- reading
 
@@ -117,15 +136,18 @@ class Incidents:
         first = grid_floor(self._pending[0][0])
         return first if first == self._pending[0][0] else first + timedelta(seconds=GRID_S)
 
-    def _fold(self, at: datetime) -> None:
+    def _fold(self, at: datetime, *, old_too: bool = False) -> None:
+        forgotten = at - timedelta(seconds=REMEMBER_IDS_S)
         while self._pending and self._pending[0][0] <= at:
             received_at, key, _, seen = heapq.heappop(self._pending)
-            if key in self._seen or (received_at < at - timedelta(seconds=REMEMBER_IDS_S + GRID_S) and self._judged is None):
+            if key in self._seen:
+                continue
+            if received_at < forgotten and not old_too:
+                self.overflow += 1  # long judged, or its double was: too late to matter
                 continue
             self._seen[key] = received_at
             self._read(seen)
-        limit = at - timedelta(seconds=REMEMBER_IDS_S)
-        while self._seen and (len(self._seen) > IDS_MAX or next(iter(self._seen.values())) < limit):
+        while self._seen and (len(self._seen) > IDS_MAX or next(iter(self._seen.values())) < forgotten):
             self._seen.popitem(last=False)
 
     def _read(self, seen: Observed) -> None:
@@ -133,15 +155,23 @@ class Incidents:
         if isinstance(fact, RankRegistered | RankProgress | RankExited | StallSuspected | FlightRecorderDump):
             job = self._jobs.get(fact.job)
             if job is None:
-                if not isinstance(fact, RankRegistered):
-                    return
                 if len(self._jobs) >= JOBS_MAX:
                     self.overflow += 1
                     return
                 job = self._jobs[fact.job] = JobTimeline(fact.job, fact.fabric)
             job.fold(seen)
             return
-        self._hosts.setdefault(seen.host, HostTimeline(seen.host)).fold(seen)
+        host = self._hosts.get(seen.host)
+        if host is None:
+            if len(self._hosts) >= HOSTS_MAX:
+                self.overflow += 1
+                return
+            host = self._hosts[seen.host] = HostTimeline(seen.host)
+        dropped = host.dropped
+        host.fold(seen)
+        self.overflow += host.dropped - dropped
+        if isinstance(fact, Event):
+            self._idle.saw(seen, fact)
 
     # ------------------------------------------------------------------------------------------------- judging
 
@@ -150,35 +180,75 @@ class Incidents:
         for name in sorted(self._jobs):
             job = self._jobs[name]
             verdict = self._judge_job(job, at)
+            if verdict is None and job.heard_at is not None and job.heard_at < at - timedelta(seconds=JOB_FORGET_S):
+                previous = self._open.get(self._of_job.get(name, ""))
+                if previous is not None:
+                    verdict = self._close(previous, at, "nobody speaks of the job any more")
+                del self._jobs[name]
+                self._news.pop(name, None)
             if verdict is not None:
                 out.append(verdict)
-            if job.heard_at is not None and job.heard_at < at - timedelta(seconds=JOB_FORGET_S):
-                del self._jobs[name]
-        return out
+        return out + self._judge_idle(at)
 
     def _judge_job(self, job: JobTimeline, at: datetime) -> Verdict | None:
-        moved_at = job.moved_at
         previous = self._open.get(self._of_job.get(job.job, ""))
-        if moved_at is None:
+        if previous is not None and (why := self._over(job, previous, at)):
+            return self._close(previous, at, why)
+        moved_at = job.moved_at
+        if moved_at is None or job.ended or job.paused(at):
             return None
         stood_s = (at - moved_at).total_seconds()
-        if previous is not None and stood_s < RESUMED_S and moved_at > previous.detected_at:
-            return self._close(previous, at, f"steps resumed: step {job.step} finished")
-        if job.ended or job.paused(at) or stood_s < job.decisive_after_s(at) or not job.reporting(at):
+        dead = self._has_deaths(job)
+        if stood_s < job.decisive_after_s(at) or not (job.reporting(at) or dead):
             return None
-        case = self._case(job, at, moved_at)
-        diagnosis = decide(case)
+        if job.ending and not dead and stood_s < ENDING_S:
+            return None
+        if previous is not None and not self._worth_another_look(job, at):
+            return None
+        diagnosis = decide(self._case(job, at, moved_at))
         if diagnosis is None:
             return None
+        return self._say(job, previous, diagnosis, stood_s, at)
+
+    def _over(self, job: JobTimeline, previous: Verdict, at: datetime) -> str:
+        """Why an incident is over, or ""."""
+        if job.ended:
+            return "the job ended"
+        if job.moved_at is None or job.resumed_at is None:
+            return ""
+        since = job.resumed_at if job.generation > previous.generation else max(job.resumed_at, previous.detected_at)
+        moving = (at - job.moved_at).total_seconds() < max(RESUMED_S, 2.5 * job.usual_step_s)
+        if moving and job.moved_at > previous.detected_at and (at - since).total_seconds() >= RESUMED_S:
+            again = f" in generation {job.generation}" if job.generation > previous.generation else ""
+            return f"steps resumed{again}: step {job.step} finished"
+        return ""
+
+    def _worth_another_look(self, job: JobTimeline, at: datetime) -> bool:
+        """Whether something has come in, or time enough has passed, since the job was last judged."""
+        news = job.news + sum(host.news for host in self._hosts_of(job)) + len(self._silent(job, at))
+        changed = self._news.get(job.job) != news
+        self._news[job.job] = news
+        return changed or int(at.timestamp()) % REVISIT_S == 0
+
+    def _say(
+        self, job: JobTimeline, previous: Verdict | None, diagnosis: Diagnosis, stood_s: float, at: datetime
+    ) -> Verdict | None:
+        verdict: Verdict | None
         if previous is not None:
+            if not _better(previous, diagnosis):
+                return None
             verdict = revise(previous, diagnosis, at=at)
-        elif (diagnosis.decisive and stood_s >= job.decisive_after_s(at)) or stood_s >= max(SETTLE_S, job.stall_after_s(at)):
+        else:
+            settle_s = SETTLE_S if diagnosis.culprits else UNDETERMINED_S
+            patience_s = job.stall_after_s(at)
+            if not diagnosis.decisive and stood_s < max(settle_s, patience_s):
+                return None
+            if diagnosis.fault_class is FaultClass.PROCESS_STALL and stood_s < min(patience_s, job.pause_s(at)):
+                return None
             incident = incident_id(self.name, job.job, job.generation, job.step)
             verdict = open_verdict(
                 diagnosis, incident=incident, fabric=self.name, job=job.job, generation=job.generation, at=at
             )
-        else:
-            return None
         if verdict is not None:
             self._open[verdict.incident] = verdict
             self._of_job[job.job] = verdict.incident
@@ -193,21 +263,64 @@ class Incidents:
                 self._jobs[verdict.job].learning = True
         return resolve(verdict, at=at, why=why)
 
+    def _hosts_of(self, job: JobTimeline) -> list[HostTimeline]:
+        return [self._hosts[host] for host in job.hosts if host in self._hosts]
+
+    def _silent(self, job: JobTimeline, at: datetime) -> tuple[str, ...]:
+        return tuple(host.host for host in self._hosts_of(job) if host.silent(at))
+
+    def _has_deaths(self, job: JobTimeline) -> bool:
+        """Cheap first look: has any process of the job ended uncleanly?"""
+        if any(t.exited is not None and getattr(t.exited.fact, "clean", True) is False for t in job.ranks.values()):
+            return True
+        return any(
+            isinstance(each.fact, Event) and each.fact.name is EventName.PROCESS_EXITED
+            for host in self._hosts_of(job)
+            for each in host.events
+        )
+
     def _case(self, job: JobTimeline, at: datetime, stalled_since: datetime) -> Case:
         facts = job.facts()
-        placement = job.placement
         since = stalled_since - timedelta(seconds=LOOK_BACK_S)
-        for host in placement.hosts:
-            if host in self._hosts:
-                facts += self._hosts[host].facts(since)
+        for host in self._hosts_of(job):
+            facts += host.facts(since)
         return Case(
             now=at,
             fabric=self.name,
             job=job.job,
             observed=ordered(facts),
             topology=self.topology,
-            placement=placement,
+            placement=job.placement,
             stalled_since=stalled_since,
+            silent_hosts=self._silent(job, at),
             stalled_step=job.step,
             usual_step_s=job.usual_step_s,
         )
+
+    def _judge_idle(self, at: datetime) -> list[Verdict]:
+        """Hardware that failed where no job waits for it."""
+        idle = [verdict for verdict in self.open if verdict.job is None]
+        over = [(verdict, self._idle.over(verdict, self._hosts, at)) for verdict in idle]
+        out = [self._close(verdict, at, why) for verdict, why in over if why]
+        for component, diagnosis in self._idle.due(at, self.name, self.topology, self._hosts, self._jobs.values()):
+            incident = incident_id(self.name, None, component, diagnosis.fault_class, diagnosis.first_evidence_at)
+            if incident in self._open or self._idle.known(incident):
+                continue
+            verdict = open_verdict(diagnosis, incident=incident, fabric=self.name, job=None, generation=0, at=at)
+            self._open[incident] = verdict
+            self._idle.opened(verdict)
+            out.append(verdict)
+        return out
+
+
+def _better(previous: Verdict, diagnosis: Diagnosis) -> bool:
+    """Whether a later diagnosis may replace what was said: it names the same, or is about as certain. "Nobody" never
+    replaces somebody: evidence fades as the job is torn down."""
+    if not previous.culprits:
+        return True
+    if not diagnosis.culprits:
+        return False
+    same = {c.component for c in diagnosis.culprits} == {c.component for c in previous.culprits}
+    if same:
+        return diagnosis.confidence >= previous.confidence or diagnosis.action.kind != previous.action.kind
+    return diagnosis.confidence >= previous.confidence - CHANGE_OF_MIND

@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from goodput_common.contracts.job import Collective, CollectiveState, FlightRecorderDump, GroupProgress, RankProgress
-
 from goodput_correlator.domain.case import Case, Observed
 
 SILENT_S = 2.4  # reports come every second: this long without one, while others report, is silence
@@ -71,6 +70,7 @@ class Pending:
     signature: tuple[object, ...] | None = None
     created_at: datetime | None = None
     frames: tuple[str, ...] = ()
+    started: bool = False  # its device has begun it (only recorders with timing know)
 
     @property
     def synchronising(self) -> bool:
@@ -119,10 +119,7 @@ def standings(case: Case) -> Standings:
     """From the newest usable dump of each rank, else its newest usable progress report."""
     members: dict[str, tuple[int, ...]] = {}
     names: dict[str, str] = {}
-    usable: dict[int, Observed] = {}
-    for rank, seen in case.dumps.items():
-        if _usable_dump(case, seen):
-            usable[rank] = seen
+    usable = {rank: seen for rank, seen in case.dumps.items() if _usable_dump(case, seen)}
     for rank, seen in case.progress.items():
         fact = seen.fact
         if rank not in usable and isinstance(fact, RankProgress) and fact.groups and _usable_progress(case, seen):
@@ -201,7 +198,7 @@ def _from_dump(rank: int, seen: Observed, dump: FlightRecorderDump) -> Standing:
             continue  # its counts are of sends and receives
         joined[group.group] = group.last_enqueued
         finished[group.group] = group.last_completed
-    lanes: dict[object, Pending] = {}
+    lanes: dict[OpKey | str, Pending] = {}
     open_count = 0
     last_issued_at: datetime | None = None
     for order, each in enumerate(dump.collectives):
@@ -219,7 +216,8 @@ def _from_dump(rank: int, seen: Observed, dump: FlightRecorderDump) -> Standing:
             continue
         lane = key if key.p2p else key.group
         if lane not in lanes:
-            lanes[lane] = Pending(key, each.op, order, _signature(each), each.created_at, each.frames)
+            started = each.state is CollectiveState.STARTED
+            lanes[lane] = Pending(key, each.op, order, _signature(each), each.created_at, each.frames, started)
     for lane, first in lanes.items():
         if isinstance(lane, str):
             finished[lane] = min(finished.get(lane, first.key.seq - 1), first.key.seq - 1)

@@ -22,6 +22,7 @@ STALL_S_MAX = 180.0
 STALL_DECISIVE_S_MIN = 1.0  # with hard evidence at hand, this much standing still is enough
 START_UP_S = 120.0  # patience before the second step: compilation, data loading
 PAUSE_S_MAX = 600.0  # a phase that says "checkpoint" is believed this long
+RESUME_GAP_S = 1.0  # steps further apart than this (and than usual) have stood still in between
 HEARD_S = 3.5  # a rank heard within this is "reporting"
 GAP_BUCKET_S = 10
 GAP_BUCKETS_MAX = 180  # half an hour of the job's own pauses teach what is normal
@@ -29,6 +30,7 @@ LONG_PHASES = frozenset({"checkpoint", "save", "eval", "evaluation", "validation
 EVENTS_PER_KEY_MAX = 20
 EVENTS_PER_HOST_MAX = 2000
 EVENT_KEEP_S = 900.0
+STATES_PER_HOST_MAX = 2000
 
 
 @dataclass(slots=True)
@@ -50,6 +52,10 @@ class RankTrack:
         return [each for each in (self.moved, self.last, self.exited, self.stall, self.dump) if each is not None]
 
 
+def _clean(track: RankTrack) -> bool:
+    return track.exited is not None and isinstance(track.exited.fact, RankExited) and track.exited.fact.clean
+
+
 @dataclass(slots=True)
 class JobTimeline:
     """One job in its newest generation, and what is normal for it."""
@@ -60,57 +66,85 @@ class JobTimeline:
     generation: int = -1
     ranks: dict[int, RankTrack] = field(default_factory=dict)
     heard_at: datetime | None = None
-    started_at: datetime | None = None
     learning: bool = True  # off while an incident is open: its own gap is not normal
+    moved_at: datetime | None = None  # when any rank last finished a step
+    resumed_at: datetime | None = None  # when steps began to move after they had stood still
+    news: int = 0  # grows with every fact that may change a diagnosis
     _gaps: deque[tuple[int, float, float, int]] = field(default_factory=deque)  # bucket, longest s, sum s, steps
 
     def fold(self, seen: Observed) -> None:
         fact = seen.fact
+        if not isinstance(fact, RankRegistered | RankProgress | RankExited | StallSuspected | FlightRecorderDump):
+            return
+        if fact.generation < self.generation:
+            return  # a word from a past life of the job
+        self.heard_at = seen.received_at
+        if fact.generation > self.generation:
+            self.generation, self.ranks, self.learning = fact.generation, {}, True
+            self.moved_at = self.resumed_at = None
         if isinstance(fact, RankRegistered):
             self._register(seen, fact)
             return
-        if not isinstance(fact, RankProgress | RankExited | StallSuspected | FlightRecorderDump):
-            return
-        self.heard_at = seen.received_at
         track = self.ranks.get(fact.rank)
-        if track is None or fact.generation != self.generation:
-            return
+        if track is None:  # its registration was lost: what it says shows where it is
+            track = self.ranks[fact.rank] = RankTrack(registered=seen)
+        track.heard_at = seen.received_at
         if isinstance(fact, RankProgress):
             self._progress(track, seen, fact)
         elif isinstance(fact, RankExited):
             track.exited = track.exited or seen
         elif isinstance(fact, StallSuspected):
             track.stall = seen
+            self.news += 1
         else:
             track.dump = seen
+            self.news += 1
 
     def _register(self, seen: Observed, fact: RankRegistered) -> None:
-        if fact.generation < self.generation:
-            return
-        if fact.generation > self.generation:
-            self.generation, self.ranks, self.started_at = fact.generation, {}, seen.received_at
-            self.learning = True
-        self.world_size = fact.world_size
-        self.heard_at = seen.received_at
+        self.world_size = max(fact.world_size, 1)
         known = self.ranks.get(fact.rank)
-        if known is not None and isinstance(known.registered.fact, RankRegistered):
-            before = known.registered.fact
-            if (before.pid, before.host, before.process_start) == (fact.pid, fact.host, fact.process_start):
-                return
-        self.ranks[fact.rank] = RankTrack(registered=seen, heard_at=seen.received_at)
+        if known is None:
+            self.ranks[fact.rank] = RankTrack(registered=seen, heard_at=seen.received_at)
+            return
+        before = known.registered.fact
+        if (
+            isinstance(before, RankRegistered)
+            and before.pid
+            and (before.host, before.pid, before.process_start)
+            != (
+                fact.host,
+                fact.pid,
+                fact.process_start,
+            )
+        ):
+            self.ranks[fact.rank] = RankTrack(registered=seen, heard_at=seen.received_at)  # another process in its place
+        else:
+            known.registered = seen
 
     def _progress(self, track: RankTrack, seen: Observed, fact: RankProgress) -> None:
-        track.heard_at = seen.received_at
         if fact.seq < track.seq:
             return  # an older report that came late
         track.seq, track.last = fact.seq, seen
+        if fact.step_at is None and fact.step <= track.step:
+            return
+        if fact.step_at is None and track.step < 0:
+            track.step, track.moved = fact.step, seen  # loaded from a checkpoint: no step of this process yet
+            return
         age_s = max(0.0, (fact.at - fact.step_at).total_seconds()) if fact.step_at else 0.0
         finished_at = seen.received_at - timedelta(seconds=age_s)
         if fact.step != track.step or track.finished_at is None:
             self._learn(track, seen, fact, finished_at)
             track.step, track.finished_at, track.moved = fact.step, finished_at, seen
-        else:
-            track.finished_at = min(track.finished_at, finished_at)
+            self._moved(finished_at)
+        elif finished_at < track.finished_at:
+            track.finished_at = finished_at
+
+    def _moved(self, finished_at: datetime) -> None:
+        gap_s = (finished_at - self.moved_at).total_seconds() if self.moved_at else float("inf")
+        if gap_s > max(RESUME_GAP_S, 2.5 * self.usual_step_s):
+            self.resumed_at = finished_at
+        if self.moved_at is None or finished_at > self.moved_at:
+            self.moved_at = finished_at
 
     def _learn(self, track: RankTrack, seen: Observed, fact: RankProgress, finished_at: datetime) -> None:
         if not self.learning or fact.steps <= 0 or track.step < 0 or track.finished_at is None:
@@ -143,11 +177,6 @@ class JobTimeline:
         """The furthest step that any rank has finished."""
         return max((track.step for track in self.ranks.values()), default=-1)
 
-    @property
-    def moved_at(self) -> datetime | None:
-        """When any rank last finished a step."""
-        return max((t.finished_at for t in self.ranks.values() if t.step >= 0 and t.finished_at), default=None)
-
     def reporting(self, now: datetime) -> list[int]:
         limit = now - timedelta(seconds=HEARD_S)
         return [rank for rank, t in self.ranks.items() if t.last is not None and t.last.received_at >= limit]
@@ -159,6 +188,10 @@ class JobTimeline:
             return START_UP_S
         usual = max(STALL_S_MIN, 5 * self.usual_step_s, 1.5 * self.longest_gap_s)
         return PAUSE_S_MAX if self._in_long_phase(now) else min(STALL_S_MAX, usual)
+
+    def pause_s(self, now: datetime) -> float:
+        """How long the job is known to pause by itself; 0 where nothing long was seen."""
+        return PAUSE_S_MAX if self._in_long_phase(now) else 1.2 * self.longest_gap_s
 
     def decisive_after_s(self, now: datetime) -> float:
         """The same when hard evidence is at hand."""
@@ -177,21 +210,29 @@ class JobTimeline:
     @property
     def ended(self) -> bool:
         """All ranks left on their own and said so."""
-        return bool(self.ranks) and all(
-            t.exited is not None and isinstance(t.exited.fact, RankExited) and t.exited.fact.clean
-            for t in self.ranks.values()
-        )
+        return bool(self.ranks) and all(_clean(track) for track in self.ranks.values())
+
+    @property
+    def ending(self) -> bool:
+        """Some ranks have left cleanly: the others are about to."""
+        return any(_clean(track) for track in self.ranks.values())
+
+    @property
+    def hosts(self) -> list[str]:
+        """Where its ranks run, in order of name."""
+        return sorted({track.registered.host for track in self.ranks.values()})
 
     @property
     def placement(self) -> Placement:
         places = {}
         for rank, track in self.ranks.items():
             fact = track.registered.fact
-            assert isinstance(fact, RankRegistered)
-            places[rank] = RankPlace(
-                rank, fact.host, fact.pid, fact.gpu, fact.gpu_uuid, fact.local_rank, track.registered.received_at
-            )
-        return Placement(self.job, self.world_size, self.generation, dict(sorted(places.items())))
+            at = track.registered.received_at
+            if isinstance(fact, RankRegistered):
+                places[rank] = RankPlace(rank, fact.host, fact.pid, fact.gpu, fact.gpu_uuid, fact.local_rank, at)
+            else:
+                places[rank] = RankPlace(rank, track.registered.host)
+        return Placement(self.job, max(self.world_size, len(places)), self.generation, dict(sorted(places.items())))
 
     def facts(self) -> list[Observed]:
         return [each for track in self.ranks.values() for each in track.facts()]
@@ -207,6 +248,7 @@ class HostTimeline:
     heartbeat: Observed | None = None
     heard_at: datetime | None = None
     dropped: int = 0
+    news: int = 0
 
     def fold(self, seen: Observed) -> None:
         self.heard_at = seen.received_at
@@ -214,6 +256,12 @@ class HostTimeline:
         if isinstance(fact, CollectorHeartbeat):
             self.heartbeat = seen
         elif isinstance(fact, State):
+            known = self.states.get((fact.component, fact.name))
+            if known is None and len(self.states) >= STATES_PER_HOST_MAX:
+                self.dropped += 1
+                return
+            if not (known and isinstance(known.fact, State) and known.fact.value == fact.value):
+                self.news += 1
             self.states[(fact.component, fact.name)] = seen
         elif isinstance(fact, Event):
             self._event(seen, fact)
@@ -232,6 +280,7 @@ class HostTimeline:
             self.dropped += 1
             return
         self.events.append(seen)
+        self.news += 1
 
     def facts(self, since: datetime) -> list[Observed]:
         kept = [each for each in self.events if each.received_at >= since]
@@ -239,3 +288,10 @@ class HostTimeline:
         if self.heartbeat is not None:
             kept.append(self.heartbeat)
         return kept
+
+    def silent(self, now: datetime) -> bool:
+        """Its collector used to send heartbeats and has missed more than two."""
+        beat = self.heartbeat
+        if beat is None or not isinstance(beat.fact, CollectorHeartbeat):
+            return False
+        return beat.received_at < now - timedelta(seconds=2.5 * max(1.0, beat.fact.interval_s))

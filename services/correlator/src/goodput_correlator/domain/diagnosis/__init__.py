@@ -5,9 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.diagnosis import undetermined
+from goodput_correlator.domain.diagnosis import (
+    collective_desync,
+    gpu_driver,
+    gpu_memory,
+    gpu_off_bus,
+    host_down,
+    link_flap,
+    nic_hang,
+    nvlink,
+    process_dead,
+    process_stall,
+    undetermined,
+)
 from goodput_correlator.domain.finding import Finding
 
 Engine = Callable[[Case], tuple[Finding, ...]]
 
-ENGINES: tuple[Engine, ...] = (undetermined.diagnose,)
+ENGINES: tuple[Engine, ...] = (
+    gpu_off_bus.diagnose,
+    gpu_memory.diagnose,
+    nvlink.diagnose,
+    gpu_driver.diagnose,
+    nic_hang.diagnose,
+    link_flap.diagnose,
+    host_down.diagnose,
+    process_dead.diagnose,
+    collective_desync.diagnose,
+    process_stall.diagnose,
+    undetermined.diagnose,
+)

@@ -1,0 +1,94 @@
+"""What follows from what: whether one finding is only a consequence of another.
+
+A GPU that is lost makes its rank hang or die; a dead rank makes its peers lose connections; a dead link leaves ranks on
+either side of it behind. The consequence is often louder than the cause. Rules go by component and placement first; time
+decides only between events of one host (one clock), or where host clocks' doubt of 2 s leaves no question.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from goodput_common.contracts.ids import ComponentKind
+from goodput_common.contracts.verdict import FaultClass
+from goodput_correlator.domain.clues import CLOCK_DOUBT_S
+from goodput_correlator.domain.finding import Finding
+
+CAUSE_SCORE_MIN = 0.6
+GPU_ORDER = (FaultClass.GPU_OFF_BUS, FaultClass.GPU_MEMORY, FaultClass.NVLINK, FaultClass.GPU_DRIVER, FaultClass.PCIE)
+SAME_MOMENT_S = 5.0
+RANK_LEVEL = frozenset(
+    {FaultClass.PROCESS_DEAD, FaultClass.PROCESS_STALL, FaultClass.GPU_DRIVER, FaultClass.COLLECTIVE_DESYNC}
+)
+NETWORK = frozenset({FaultClass.LINK_FLAP, FaultClass.NIC_HANG, FaultClass.SWITCH_FAULT, FaultClass.PFC_STORM})
+
+
+def follows(effect: Finding, cause: Finding) -> str | None:
+    """Why `effect` needs no culprit of its own once `cause` is accepted; None when it does not follow from it."""
+    if effect is cause or cause.component is None or effect.component is None or cause.score < CAUSE_SCORE_MIN:
+        return None
+    if cause.fault_class is FaultClass.HOST_DOWN:
+        return f"{cause.host} is down with all that it carries" if effect.host == cause.host else None
+    if cause.hardware and not _is_rank(cause):
+        if _is_rank(effect):
+            return _rank_follows(effect, cause)
+        return _device_follows(effect, cause)
+    if _is_rank(cause) and _is_rank(effect):
+        return _peer_follows(effect, cause)
+    return None
+
+
+def _is_rank(finding: Finding) -> bool:
+    return finding.kind is ComponentKind.RANK
+
+
+def _rank_follows(effect: Finding, cause: Finding) -> str | None:
+    mine = set(effect.ranks) <= set(cause.ranks)
+    if cause.fault_class in NETWORK:
+        if mine and effect.fault_class is not FaultClass.COLLECTIVE_DESYNC:
+            return f"its traffic crosses {cause.component}"
+        if effect.score < cause.score and effect.fault_class is not FaultClass.COLLECTIVE_DESYNC and not effect.decisive:
+            return f"it exchanges data over {cause.component} and was left behind"
+        return None
+    if mine and effect.fault_class in RANK_LEVEL:
+        return f"it runs on {cause.component}"
+    return None
+
+
+def _device_follows(effect: Finding, cause: Finding) -> str | None:
+    if effect.host != cause.host or effect.host is None:
+        return None
+    if effect.component == cause.component:
+        return "the same device, after its first failure" if _comes_first(cause, effect) else None
+    if cause.fault_class is FaultClass.NIC_HANG and effect.fault_class is FaultClass.LINK_FLAP:
+        return "a hung adapter drops its link" if set(effect.ranks) <= set(cause.ranks) else None
+    gpu_fault = cause.fault_class in GPU_ORDER and cause.kind is ComponentKind.GPU
+    louder = cause.fault_class is not FaultClass.NVLINK or cause.score > effect.score + 0.2
+    if gpu_fault and louder and effect.fault_class is FaultClass.NVLINK:
+        return f"its NVLink partner {cause.component} failed"
+    return None
+
+
+def _comes_first(cause: Finding, effect: Finding) -> bool:
+    """Between two failures of one device: the earlier one; within a few seconds, the one that explains more."""
+    began, later = min(e.observed_at for e in cause.evidence), min(e.observed_at for e in effect.evidence)
+    if abs((later - began).total_seconds()) > SAME_MOMENT_S:
+        return began < later
+    if cause.fault_class in GPU_ORDER and effect.fault_class in GPU_ORDER:
+        return GPU_ORDER.index(cause.fault_class) < GPU_ORDER.index(effect.fault_class)
+    return cause.score >= effect.score
+
+
+def _peer_follows(effect: Finding, cause: Finding) -> str | None:
+    if set(effect.ranks) == set(cause.ranks):
+        return "the same rank" if cause.score >= effect.score else None
+    if cause.fault_class is not FaultClass.PROCESS_DEAD or cause.score < 0.8:
+        return None
+    if effect.fault_class is FaultClass.PROCESS_DEAD:
+        if effect.score <= 0.5:
+            return "it lost its connection to the rank that died first"
+        began, later = min(e.observed_at for e in cause.evidence), min(e.observed_at for e in effect.evidence)
+        return "it died later" if later - began > timedelta(seconds=CLOCK_DOUBT_S * 2) else None
+    if effect.fault_class in (FaultClass.PROCESS_STALL, FaultClass.COLLECTIVE_DESYNC) and effect.score < 0.75:
+        return "it was left waiting for the rank that died"
+    return None

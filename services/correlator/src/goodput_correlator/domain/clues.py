@@ -1,0 +1,142 @@
+"""What engines share in reading evidence: which events count, which ranks a component carries, how a fact is cited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from goodput_common.contracts.ids import ComponentId, ComponentKind, InvalidComponentId, host_of, link_ends, parse, rank_of
+from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
+from goodput_common.contracts.telemetry import Counter, Event, EventName, State
+from goodput_common.contracts.verdict import Evidence
+from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.finding import Symptom
+
+CLOCK_DOUBT_S = 2.0
+LOOK_BACK_S = 300.0
+EXCERPT_MAX = 400
+EVIDENCE_PER_FINDING = 12
+
+
+def events(case: Case, *names: EventName) -> list[tuple[Observed, Event]]:
+    """The events of these names that may have to do with the present stall: not older than `LOOK_BACK_S` before it by the
+    clock of the host that saw them."""
+    found = [(each, each.fact) for each in case.events if isinstance(each.fact, Event) and each.fact.name in names]
+    if case.offline or case.stalled_since is None:
+        return found
+    limit = case.stalled_since - timedelta(seconds=LOOK_BACK_S + CLOCK_DOUBT_S)
+    return [(each, event) for each, event in found if (event.last_at or event.observed_at) >= limit]
+
+
+def canonical(case: Case, component: ComponentId) -> ComponentId:
+    """The topology's own name for a component that a log knows by address or interface."""
+    return case.topology.canonical(component)
+
+
+def ranks_on(case: Case, component: ComponentId) -> tuple[int, ...]:
+    """The ranks of the job whose work runs over `component`, by topology and placement; () when that is not known."""
+    if case.placement is None:
+        return ()
+    try:
+        kind, path = parse(component)
+    except InvalidComponentId:
+        return ()
+    if kind is ComponentKind.RANK:
+        return (rank_of(component)[1],)
+    if kind is ComponentKind.HOST:
+        return case.placement.on_host(path)
+    if kind is ComponentKind.JOB:
+        return tuple(case.placement.ranks)
+    if kind is ComponentKind.NVLINK:
+        host, gpu, *_ = path.split("/")
+        return ranks_on(case, f"gpu:{host}/{gpu}")
+    if kind is ComponentKind.GPU:
+        return _on_gpu(case, component)
+    if kind is ComponentKind.NIC:
+        return _on_nic(case, component)
+    if kind is ComponentKind.LINK:
+        ends = case.topology.ends_of(component) or link_ends(component)
+        nics = [end for end in ends if end.startswith("nic:")]
+        behind = nics or list(case.topology.nics_behind(component))
+    else:
+        behind = list(case.topology.nics_behind(component)) or list(case.topology.gpus_behind(component))
+    return tuple(sorted({rank for each in behind for rank in ranks_on(case, each)}))
+
+
+def _on_gpu(case: Case, gpu: ComponentId) -> tuple[int, ...]:
+    assert case.placement is not None
+    host = host_of(gpu) or ""
+    uuid = case.topology.attr(gpu, "uuid")
+    if uuid:
+        by_uuid = tuple(rank for rank, place in case.placement.ranks.items() if place.gpu_uuid == uuid)
+        if by_uuid:
+            return by_uuid
+    index = gpu.rpartition("/")[2]
+    if index.isdigit():
+        return case.placement.on_gpu(host, int(index))
+    alone = case.placement.on_host(host)
+    return alone if len(alone) == 1 else ()
+
+
+def _on_nic(case: Case, nic: ComponentId) -> tuple[int, ...]:
+    assert case.placement is not None
+    if case.topology.carries_traffic(nic) is False:
+        return ()
+    gpus = case.topology.gpus_of_nic(nic)
+    if gpus:
+        return tuple(sorted({rank for gpu in gpus for rank in _on_gpu(case, gpu)}))
+    host = host_of(nic) or ""
+    known = [each for each in case.topology.nics_of_host(host) if case.topology.carries_traffic(each) is not False]
+    if nic in known and len(known) > 1:
+        return ()  # the fabric knows several and does not say which ranks use this one
+    return case.placement.on_host(host)
+
+
+def symptoms_of(case: Case, ranks: Iterable[int] | None = None) -> frozenset[Symptom]:
+    """That these ranks (all of the job) stand still."""
+    return frozenset(Symptom("stall", case.rank_component(rank)) for rank in (case.world if ranks is None else ranks))
+
+
+def cite(seen: Observed, why: str, weight: float, component: ComponentId | None = None, excerpt: str = "") -> Evidence:
+    return Evidence(
+        event_id=seen.id,
+        component=component if component is not None else getattr(seen.fact, "component", None),
+        excerpt=(excerpt or describe(seen))[:EXCERPT_MAX],
+        observed_at=seen.observed_at,
+        why=why,
+        weight=round(weight, 3),
+    )
+
+
+def describe(seen: Observed) -> str:
+    """A fact in one line, as a person would look for it."""
+    fact = seen.fact
+    if isinstance(fact, Event):
+        text = fact.excerpt or f"{fact.name.value} {fact.component}"
+        return f"{text} (x{fact.count})" if fact.count > 1 else text
+    if isinstance(fact, State):
+        return f"{fact.component} {fact.name} = {fact.value}"
+    if isinstance(fact, Counter):
+        return f"{fact.component} {fact.name} +{fact.delta} in {fact.interval_s:g} s"
+    if isinstance(fact, RankProgress):
+        where = f", in {fact.in_collective}" if fact.in_collective else f", phase {fact.phase}" if fact.phase else ""
+        groups = "; ".join(
+            f"group {g.group or 'default'}: joined {g.last_enqueued}, finished {g.last_completed}" for g in fact.groups[:4]
+        )
+        return f"rank {fact.rank}: last step {fact.step}{where}" + (f" [{groups}]" if groups else "")
+    if isinstance(fact, FlightRecorderDump):
+        still_open = sum(1 for each in fact.collectives if each.state.value != "completed")
+        return f"flight recorder of rank {fact.rank} ({fact.origin or 'memory'}): {still_open} operations open"
+    if isinstance(fact, StallSuspected):
+        where = fact.in_collective or fact.phase or "outside any phase"
+        frames = f" at {fact.frames[0]}" if fact.frames else ""
+        return f"rank {fact.rank}: no step for {fact.stalled_for_ms / 1000:.1f} s after step {fact.step}, {where}{frames}"
+    if isinstance(fact, RankExited):
+        return f"rank {fact.rank} left: {fact.reason or ('done' if fact.clean else 'no reason given')}"
+    if isinstance(fact, RankRegistered):
+        return f"rank {fact.rank} runs on {fact.host} as pid {fact.pid}"
+    return f"collector of {fact.host}: heartbeat {fact.seq}"
+
+
+def first_seen(evidence: Iterable[Evidence], default: datetime) -> datetime:
+    return min((each.observed_at for each in evidence), default=default)

@@ -1,0 +1,101 @@
+"""Uncorrectable memory errors of a GPU: Xid 48, 64, 94, 95, 140, 171, 172, and 63 where an application died of it.
+
+63 (a row will be remapped at the next reset) is routine by itself. It counts when the rank on that GPU ended with an ECC
+error. A contained error (94) kills the application and leaves the GPU usable; the others ask for a reset.
+"""
+
+from __future__ import annotations
+
+import re
+
+from goodput_common.contracts.ids import gpu_id
+from goodput_common.contracts.job import RankExited
+from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
+from goodput_correlator.domain.case import Case
+from goodput_correlator.domain.clues import cite, events, ranks_on
+from goodput_correlator.domain.diagnosis._device import by_component, device_finding
+from goodput_correlator.domain.finding import Finding
+
+ENGINE = "gpu_memory"
+SCORES = {"48": 0.92, "64": 0.92, "95": 0.93, "140": 0.92, "171": 0.9, "172": 0.9, "94": 0.85, "63": 0.3}
+MEANINGS = {
+    "48": "Xid 48: an uncorrectable (double bit) ECC error",
+    "63": "Xid 63: a memory row is to be remapped at the next reset",
+    "64": "Xid 64: a memory row could not be remapped",
+    "94": "Xid 94: an uncorrectable memory error, contained to the application",
+    "95": "Xid 95: an uncorrectable memory error that could not be contained",
+    "140": "Xid 140: an unrecovered ECC error",
+    "171": "Xid 171: uncorrectable DRAM error",
+    "172": "Xid 172: uncorrectable SRAM error",
+}
+_ECC = re.compile(r"ECC error|uncorrectable", re.IGNORECASE)
+
+
+def diagnose(case: Case) -> tuple[Finding, ...]:
+    seen = [(each, event) for each, event in events(case, EventName.XID) if event.attrs.get("xid") in SCORES]
+    complaints = {rank: left for rank, left in case.exits.items() if _is_ecc(left.fact)}
+    grouped = by_component(case, seen)
+    found: list[Finding | None] = []
+    explained: set[int] = set()
+    for gpu, errors in grouped.items():
+        ranks = ranks_on(case, gpu)
+        score = max(SCORES[event.attrs["xid"]] for _, event in errors)
+        told = [rank for rank in ranks if rank in complaints]
+        explained.update(told)
+        if told:
+            score = 0.95
+        elif score < 0.5 and not case.offline:
+            continue
+        more = tuple(cite(complaints[r], "its process ended with this very error", 0.6, gpu) for r in told)
+        found.append(
+            device_finding(
+                case,
+                gpu,
+                errors,
+                fault_class=FaultClass.GPU_MEMORY,
+                engine=ENGINE,
+                score=score,
+                why=_why,
+                because="an uncorrectable memory error stops the application on that GPU, so its rank finishes nothing",
+                action=Action(
+                    kind=ActionKind.DRAIN_AND_RESUME,
+                    target=gpu,
+                    reason="results since the error cannot be trusted: drain the node and resume from the last checkpoint",
+                ),
+                decisive=score >= 0.8,
+                more=more,
+            )
+        )
+    found.extend(_without_log(case, rank) for rank in sorted(complaints.keys() - explained))
+    return tuple(each for each in found if each is not None)
+
+
+def _without_log(case: Case, rank: int) -> Finding | None:
+    """The process says ECC, the kernel log (not seen, or late) says nothing yet."""
+    place = case.placement.ranks.get(rank) if case.placement else None
+    if place is None or place.device is None:
+        return None
+    gpu = gpu_id(place.host, place.device)
+    return Finding(
+        fault_class=FaultClass.GPU_MEMORY,
+        component=gpu,
+        score=0.8,
+        evidence=(cite(case.exits[rank], "the CUDA runtime names an uncorrectable memory error", 0.8, gpu),),
+        engine=ENGINE,
+        ranks=(rank,),
+        host=place.host,
+        hardware=True,
+        because="its process was ended by an uncorrectable memory error",
+        action=Action(
+            kind=ActionKind.DRAIN_AND_RESUME, target=gpu, reason="drain the node and resume from the last checkpoint"
+        ),
+    )
+
+
+def _is_ecc(fact: object) -> bool:
+    return isinstance(fact, RankExited) and not fact.clean and bool(_ECC.search(fact.reason))
+
+
+def _why(event: Event) -> str:
+    return MEANINGS[event.attrs["xid"]]

@@ -1,0 +1,42 @@
+"""A GPU that its host has lost: Xid 79, or the driver's other words for it. Only a reboot or another node helps."""
+
+from __future__ import annotations
+
+from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
+from goodput_correlator.domain.case import Case
+from goodput_correlator.domain.clues import events
+from goodput_correlator.domain.diagnosis._device import by_component, device_finding
+from goodput_correlator.domain.finding import Finding
+
+ENGINE = "gpu_off_bus"
+
+
+def diagnose(case: Case) -> tuple[Finding, ...]:
+    lost = events(case, EventName.XID, EventName.GPU_LOST)
+    lost = [(each, event) for each, event in lost if event.name is EventName.GPU_LOST or event.attrs.get("xid") == "79"]
+    found = [
+        device_finding(
+            case,
+            gpu,
+            seen,
+            fault_class=FaultClass.GPU_OFF_BUS,
+            engine=ENGINE,
+            score=0.93,
+            why=_why,
+            because="a GPU that is off the bus executes nothing, so its rank never finishes a collective",
+            action=Action(
+                kind=ActionKind.SWAP_NODE,
+                target=gpu,
+                reason="the GPU is gone until its machine is reset: continue on a spare node from the newest saved state",
+            ),
+        )
+        for gpu, seen in by_component(case, lost).items()
+    ]
+    return tuple(each for each in found if each is not None)
+
+
+def _why(event: Event) -> str:
+    if event.attrs.get("xid") == "79":
+        return "Xid 79: the driver can no longer reach the GPU over PCIe"
+    return "the driver reports the GPU lost"

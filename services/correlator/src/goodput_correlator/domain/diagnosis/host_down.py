@@ -1,0 +1,87 @@
+"""A whole host that has gone quiet: none of its ranks reports, nor does its collector, while the job waits for them.
+
+Silence of a collector alone is *unknown*: it proves nothing. It counts together with the silence of every rank there while
+the ranks elsewhere report that they wait.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from goodput_common.contracts.ids import host_id
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, EventName
+from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
+from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.clues import cite, events, symptoms_of
+from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.standing import SILENT_S
+
+ENGINE = "host_down"
+LOCKUPS = frozenset({"soft_lockup", "hard_lockup", "panic", "mce"})
+
+
+def diagnose(case: Case) -> tuple[Finding, ...]:
+    if case.placement is None or case.stalled_since is None or case.offline:
+        return ()
+    reporting = {rank for rank, seen in case.progress.items() if _recent(case, seen, SILENT_S)}
+    if not reporting:
+        return ()  # nobody reports at all: then it is the way to us that is broken
+    found = []
+    for host in case.placement.hosts:
+        ranks = case.placement.on_host(host)
+        if any(rank in reporting for rank in ranks):
+            continue
+        finding = _silent(case, host, ranks)
+        if finding is not None:
+            found.append(finding)
+    return tuple(found)
+
+
+def _recent(case: Case, seen: Observed, seconds: float) -> bool:
+    return seen.received_at >= case.now - timedelta(seconds=seconds)
+
+
+def _silent(case: Case, host: str, ranks: tuple[int, ...]) -> Finding | None:
+    told = [each for each in case.observed if each.host == host]
+    if case.stalled_since is not None and any(
+        each.received_at > case.stalled_since + timedelta(seconds=1.5) for each in told if not _is_dump(each)
+    ):
+        return None  # something on it still speaks
+    beats = [each for each in told if isinstance(each.fact, CollectorHeartbeat)]
+    missed = 0.0
+    if beats and isinstance(beats[-1].fact, CollectorHeartbeat):
+        missed = (case.now - beats[-1].received_at).total_seconds() / max(1.0, beats[-1].fact.interval_s)
+    score = 0.55 if missed < 1.5 else 0.85 if missed < 2.5 else 0.92
+    evidence = [cite(each, "the last heartbeat of its collector", 0.5, host_id(host)) for each in beats[-1:]]
+    evidence += [
+        cite(case.progress[rank], f"the last word of rank {rank}", 0.3, host_id(host))
+        for rank in ranks
+        if rank in case.progress
+    ][:4]
+    lockups = [
+        (each, event)
+        for each, event in events(case, EventName.HOST_STALL)
+        if each.host == host and isinstance(event, Event) and event.attrs.get("what") in LOCKUPS
+    ]
+    evidence += [cite(each, "the kernel reported a lockup before it", 0.6, host_id(host)) for each, _ in lockups[:2]]
+    if lockups:
+        score = max(score, 0.9)
+    return Finding(
+        fault_class=FaultClass.HOST_DOWN,
+        component=host_id(host),
+        score=score,
+        evidence=tuple(evidence),
+        engine=ENGINE,
+        ranks=ranks,
+        host=host,
+        explains=symptoms_of(case),
+        because="no process on it speaks any more, so its ranks join nothing",
+        hardware=True,
+        action=Action(
+            kind=ActionKind.SWAP_NODE, target=host_id(host), reason="the host does not answer: continue on a spare node"
+        ),
+    )
+
+
+def _is_dump(each: Observed) -> bool:
+    return each.source == "flight_recorder"

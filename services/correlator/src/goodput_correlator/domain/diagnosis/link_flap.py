@@ -1,0 +1,167 @@
+"""A network link that is down, or has been down and up, under the job's traffic.
+
+A link that goes down holds up its ranks from that moment: steps that went on after it prove that the job does not need it.
+Both ends of a cable report the same loss, so the *link* is named; one end's own trouble (a hung adapter, a bad transceiver)
+would show there alone. Ports that carry no traffic (management, unprovisioned) never count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from goodput_common.contracts.ids import ComponentId, host_of
+from goodput_common.contracts.telemetry import Event, EventName, State
+from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
+from goodput_correlator.domain.blame import agreement
+from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, canonical, cite, events, ranks_on, symptoms_of
+from goodput_correlator.domain.finding import Finding
+
+ENGINE = "link_flap"
+DOWN_WORDS = frozenset({"down", "DOWN", "lowerlayerdown", "dormant", "Disabled", "Polling", "disconnected"})
+CARRIER_STATES = frozenset({"operstate", "state", "carrier", "phys_state"})
+SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within this
+FLAPS_OFFLINE_MIN = 3  # losses in a log without a job that make a flapping link
+MOVED_ON_S = 4.0  # steps that end this long after the loss prove that the job goes on without the link
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The history of one port: distinct losses in order, and whether it is down now."""
+
+    nic: ComponentId
+    downs: tuple[Observed, ...]
+    ups: tuple[Observed, ...]
+    told: tuple[Observed, ...]
+    count: int
+    down_now: bool
+    first_at: datetime  # broker time
+    last_at: datetime
+
+
+def diagnose(case: Case) -> tuple[Finding, ...]:
+    found = []
+    for losses in _losses(case):
+        finding = _finding(case, losses)
+        if finding is not None:
+            found.append(finding)
+    return tuple(found)
+
+
+def _losses(case: Case) -> list[Losses]:
+    changes: dict[ComponentId, list[Observed]] = {}
+    for each, event in events(case, EventName.LINK_DOWN, EventName.LINK_UP):
+        changes.setdefault(canonical(case, event.component), []).append(each)
+    states: dict[ComponentId, list[Observed]] = {}
+    for each in case.observed:
+        if isinstance(each.fact, State) and each.fact.name in CARRIER_STATES:
+            states.setdefault(canonical(case, each.fact.component), []).append(each)
+    found = []
+    for nic, seen in sorted(changes.items()):
+        if case.topology.carries_traffic(nic) is False:
+            continue
+        downs = [each for each in seen if _is_down(each)]
+        if not downs:
+            continue
+        ups = [each for each in seen if not _is_down(each)]
+        distinct = _distinct(downs, ups, offline=case.offline)
+        newest = max(seen, key=lambda each: (each.received_at, each.observed_at, not _is_down(each), each.id))
+        down_now = _is_down(newest)
+        told = tuple(each for each in states.get(nic, []) if isinstance(each.fact, State) and each.fact.value in DOWN_WORDS)
+        found.append(
+            Losses(nic, tuple(downs), tuple(ups), told, distinct, down_now, downs[0].received_at, downs[-1].received_at)
+        )
+    return found
+
+
+def _is_down(each: Observed) -> bool:
+    return isinstance(each.fact, Event) and each.fact.name is EventName.LINK_DOWN
+
+
+def _distinct(downs: list[Observed], ups: list[Observed], *, offline: bool) -> int:
+    """How often the link was lost. Several witnesses of one loss are one; one witness that says it twice means two."""
+    by_witness: dict[str, int] = {}
+    for each in downs:
+        assert isinstance(each.fact, Event)
+        witness = f"{each.source}/{each.fact.attrs.get('by', '')}"
+        by_witness[witness] = by_witness.get(witness, 0) + each.fact.count
+    return max(by_witness.values())
+
+
+def _finding(case: Case, losses: Losses) -> Finding | None:
+    ranks = ranks_on(case, losses.nic)
+    link = case.topology.link_of(losses.nic)
+    component = link if link is not None else losses.nic
+    if case.stalled_since is None or case.placement is None:
+        return _without_job(case, losses, component)
+    if not ranks:
+        return None
+    outage = _outage(losses)
+    began = outage - timedelta(seconds=1.0)
+    if case.stalled_since > began + timedelta(seconds=MOVED_ON_S + 2 * case.usual_step_s) and not losses.down_now:
+        return None  # over before the stall began
+    score = 0.93 if losses.down_now else 0.88 if losses.count > 1 else 0.8
+    if case.stalled_since > began + timedelta(seconds=MOVED_ON_S + 3 * case.usual_step_s):
+        score = 0.3  # it went down and the job went on
+    factor, words, extra = agreement(case, ranks, network=True)
+    what = f"lost {losses.count} times" if losses.count > 1 else "lost"
+    evidence = [
+        cite(each, f"the carrier of {losses.nic} was lost", score, component) for each in losses.downs[:EVIDENCE_PER_FINDING]
+    ]
+    evidence += [cite(each, "the port itself reads down", 0.4, component) for each in losses.told[:2]]
+    evidence += [cite(each, "the carrier came back", 0.2, component) for each in losses.ups[-2:]]
+    return Finding(
+        fault_class=FaultClass.LINK_FLAP,
+        component=component,
+        score=min(0.97, score * factor),
+        evidence=(*evidence, *extra),
+        engine=ENGINE,
+        ranks=ranks,
+        host=host_of(losses.nic),
+        explains=symptoms_of(case),
+        because=f"carrier {what}, and every collective of these ranks crosses that link" + (f"; {words}" if words else ""),
+        decisive=factor >= 0.9 and score >= 0.8,
+        hardware=True,
+        action=_action(component, losses),
+    )
+
+
+def _outage(losses: Losses) -> datetime:
+    """When the loss that is under way, or was the last, began."""
+    if not losses.down_now:
+        return losses.last_at
+    up_at = losses.ups[-1].received_at if losses.ups else None
+    since = [each.received_at for each in losses.downs if up_at is None or each.received_at >= up_at]
+    return min(since, default=losses.last_at)
+
+
+def _without_job(case: Case, losses: Losses, component: ComponentId) -> Finding | None:
+    """From a log alone: a link that was lost again and again is flapping; a single loss may be anybody's maintenance."""
+    if losses.count < FLAPS_OFFLINE_MIN:
+        return None
+    return Finding(
+        fault_class=FaultClass.LINK_FLAP,
+        component=component,
+        score=min(0.95, 0.7 + 0.04 * losses.count),
+        evidence=tuple(cite(each, "the carrier was lost", 0.5, component) for each in losses.downs[:EVIDENCE_PER_FINDING]),
+        engine=ENGINE,
+        host=host_of(losses.nic),
+        because=f"the carrier was lost {losses.count} times",
+        hardware=True,
+        action=_action(component, losses),
+    )
+
+
+def _action(component: ComponentId, losses: Losses) -> Action:
+    if losses.down_now:
+        return Action(
+            kind=ActionKind.SWAP_NODE,
+            target=component,
+            reason="the link is down and does not come back: continue on a node whose links are up",
+        )
+    return Action(
+        kind=ActionKind.REINIT_COMMUNICATORS,
+        target=component,
+        reason="the link is up again; the connections that it carried are dead and must be made anew",
+    )

@@ -1,0 +1,157 @@
+"""A rank's process is gone: killed, crashed, or ended by an exception of its own.
+
+When one rank dies the others lose their connections and may die of that. Whoever says "connection closed by peer" is a
+victim; the culprit left without a word, or with a reason of its own. A rank that left cleanly is done, not dead. If all
+ranks leave within seconds and none gives a reason, somebody stopped the job.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from goodput_common.contracts.job import RankExited
+from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
+from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.clues import CLOCK_DOUBT_S, cite, events, symptoms_of
+from goodput_correlator.domain.finding import Finding
+
+ENGINE = "process_dead"
+CONSEQUENCE = re.compile(
+    r"connection (?:closed|reset|refused)|reset by peer|closed by peer|broken pipe|remote process|timed? ?out|timeout"
+    r"|watchdog|socket|no route to host|unreachable|NCCL.*(?:system|remote) error",
+    re.IGNORECASE,
+)
+POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "15", "2", "1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    rank: int
+    seen: tuple[Observed, ...]
+    reason: str
+    signal: str
+    consequence: bool
+    polite: bool
+
+    @property
+    def at(self) -> Observed:
+        return self.seen[0]
+
+
+def deaths(case: Case) -> dict[int, Death]:
+    """Every rank whose process is gone uncleanly, with what is known of it."""
+    if case.placement is None:
+        return {}
+    gone: dict[int, list[Observed]] = {}
+    for each, event in events(case, EventName.PROCESS_EXITED):
+        rank = rank_of_event(case, each, event)
+        if rank is not None and event.attrs.get("clean") != "true" and not _before_start(case, rank, each):
+            gone.setdefault(rank, []).append(each)
+    clean = set()
+    for rank, left in case.exits.items():
+        assert isinstance(left.fact, RankExited)
+        if left.fact.clean:
+            clean.add(rank)
+        else:
+            gone.setdefault(rank, []).append(left)
+    found = {}
+    for rank, seen in sorted(gone.items()):
+        if rank in clean:
+            continue
+        ordered = tuple(sorted(seen, key=lambda each: each.order))
+        reason = next((e.fact.reason for e in ordered if isinstance(e.fact, RankExited) and e.fact.reason), "")
+        attrs = [e.fact.attrs for e in ordered if isinstance(e.fact, Event)]
+        signal = next((a["signal"] for a in attrs if a.get("signal")), "")
+        found[rank] = Death(
+            rank,
+            ordered,
+            reason,
+            signal,
+            bool(reason and CONSEQUENCE.search(reason)),
+            signal in POLITE_SIGNALS and not reason,
+        )
+    return found
+
+
+def rank_of_event(case: Case, seen: Observed, event: Event) -> int | None:
+    """The rank that a process event speaks of: by its component, its attribute, or the pid on that host."""
+    assert case.placement is not None
+    if event.component.startswith("rank:"):
+        job, _, number = event.component.removeprefix("rank:").rpartition("/")
+        return int(number) if job == case.job and number.isdigit() else None
+    if event.attrs.get("job") not in (None, "", case.job):
+        return None
+    pid = event.attrs.get("pid", "")
+    return case.placement.by_pid(seen.host, int(pid)) if pid.isdigit() else None
+
+
+def _before_start(case: Case, rank: int, seen: Observed) -> bool:
+    """Whether this is about an earlier process of the same rank."""
+    assert case.placement is not None
+    place = case.placement.ranks.get(rank)
+    if place is None:
+        return True
+    event = seen.fact
+    if isinstance(event, Event) and event.attrs.get("pid", "").isdigit() and place.pid:
+        return int(event.attrs["pid"]) != place.pid
+    return place.registered_at is not None and seen.received_at < place.registered_at
+
+
+def diagnose(case: Case) -> tuple[Finding, ...]:
+    found = deaths(case)
+    if not found or case.placement is None:
+        return ()
+    if len(found) == len(case.placement.ranks) and all(death.polite for death in found.values()):
+        return ()
+    own = {rank: death for rank, death in found.items() if not death.consequence and not death.polite}
+    candidates = own or found
+    first = min(candidates.values(), key=lambda death: death.at.order)
+    doubt = timedelta(seconds=CLOCK_DOUBT_S)
+    out = []
+    for rank, death in candidates.items():
+        late = death.at.received_at > first.at.received_at + doubt
+        score = 0.94 if rank in own else 0.5
+        if late:
+            score = 0.35
+        elif len(candidates) > 1 and not _told(death) and rank != first.rank:
+            score = min(score, 0.6)
+        out.append(_finding(case, death, score))
+    return tuple(out)
+
+
+def _told(death: Death) -> bool:
+    return bool(death.reason or death.signal)
+
+
+def _finding(case: Case, death: Death, score: float) -> Finding:
+    component = case.rank_component(death.rank)
+    host = case.host_of_rank(death.rank)
+    how = f"with: {death.reason}" if death.reason else f"by {death.signal}" if death.signal else "without a word"
+    evidence = [cite(each, f"the process of rank {death.rank} ended {how}", score, component) for each in death.seen[:4]]
+    for each, event in events(case, EventName.HOST_STALL):
+        place = case.placement.ranks.get(death.rank) if case.placement else None
+        if (
+            event.attrs.get("what") == "oom_kill"
+            and each.host == host
+            and place
+            and event.attrs.get("pid") == str(place.pid)
+        ):
+            evidence.append(cite(each, "the kernel killed it for want of memory", 0.5, component))
+    return Finding(
+        fault_class=FaultClass.PROCESS_DEAD,
+        component=component,
+        score=score,
+        evidence=tuple(evidence),
+        engine=ENGINE,
+        ranks=(death.rank,),
+        host=host,
+        explains=symptoms_of(case),
+        because="the others wait for a process that no longer exists",
+        decisive=score >= 0.8,
+        action=Action(
+            kind=ActionKind.RESTART_RANK, target=component, reason="the process is gone; its host and GPU show no fault"
+        ),
+    )

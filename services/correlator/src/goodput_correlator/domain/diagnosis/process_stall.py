@@ -1,0 +1,165 @@
+"""A rank that is there and does not move: frozen from outside, its interpreter locked, stuck in its own code or driver.
+
+The recorder shows who it is: the others wait in a collective that it has not joined, or its device has fallen behind what
+its peers have finished. The collector shows how: stopped, alive but silent, or reporting from somewhere outside collectives.
+
+A device that falls *several* operations behind its peers has executed them (its peers could not have finished otherwise) and
+can no longer say so: that is the GPU or its driver, not the process, and is called so.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from goodput_common.contracts.job import StallSuspected
+from goodput_common.contracts.telemetry import EventName, State
+from goodput_common.contracts.verdict import Action, ActionKind, Evidence, FaultClass
+from goodput_correlator.domain.blame import analysis, cite_root
+from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.clues import cite, events, symptoms_of
+from goodput_correlator.domain.collectives import Root, RootKind
+from goodput_correlator.domain.diagnosis.process_dead import deaths, rank_of_event
+from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.standing import SILENT_S
+
+ENGINE = "process_stall"
+STOPPED_STATES = frozenset({"T", "t", "stopped", "frozen"})
+
+
+def diagnose(case: Case) -> tuple[Finding, ...]:
+    if not case.stalled:
+        return ()
+    dead = deaths(case)
+    blame = analysis(case).blame
+    roots = {root.rank: root for root in blame.roots if root.kind is not RootKind.MISMATCH}
+    stopped = _stopped(case)
+    silent = _silent(case)
+    found = []
+    for rank in sorted(roots.keys() | stopped.keys() | silent.keys()):
+        if rank in dead:
+            continue
+        found.append(_finding(case, rank, roots.get(rank), stopped.get(rank), silent))
+    return tuple(found)
+
+
+def _stopped(case: Case) -> dict[int, Observed]:
+    """Ranks whose process was stopped from outside and has not been continued."""
+    if case.placement is None:
+        return {}
+    found: dict[int, Observed] = {}
+    for each, event in events(case, EventName.PROCESS_STOPPED, EventName.PROCESS_CONTINUED):
+        rank = rank_of_event(case, each, event)
+        if rank is None:
+            continue
+        if event.name is EventName.PROCESS_STOPPED:
+            found.setdefault(rank, each)
+        else:
+            found.pop(rank, None)
+    for each in case.observed:
+        fact = each.fact
+        if (
+            isinstance(fact, State)
+            and fact.component.startswith("rank:")
+            and fact.name in ("process", "process_state", "state")
+        ):
+            job, _, number = fact.component.removeprefix("rank:").rpartition("/")
+            if job == case.job and number.isdigit() and fact.value in STOPPED_STATES:
+                found.setdefault(int(number), each)
+    return found
+
+
+def _silent(case: Case) -> dict[int, Observed]:
+    """Ranks whose agent has fallen silent while most others report: it shares the interpreter with the training loop."""
+    if case.offline or case.placement is None or case.stalled_since is None:
+        return {}
+    limit = case.now - timedelta(seconds=SILENT_S)
+    fresh = [rank for rank, seen in case.progress.items() if seen.received_at >= limit]
+    if len(fresh) * 2 < len(case.placement.ranks):
+        return {}
+    return {
+        rank: seen
+        for rank, seen in case.progress.items()
+        if seen.received_at < limit and rank in case.placement.ranks and rank not in case.exits
+    }
+
+
+def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None, silent: dict[int, Observed]) -> Finding:
+    component = case.rank_component(rank)
+    evidence: list[Evidence] = []
+    decisive = False
+    score = 0.0
+    how = "it does not move"
+    if stopped is not None:
+        score, decisive, how = 0.95, True, "its process is stopped from outside"
+        evidence.append(cite(stopped, how, 0.95, component))
+    if rank in silent:
+        alive = _alive(case, rank)
+        quiet_s = (case.now - silent[rank].received_at).total_seconds()
+        alone = len(silent) == 1
+        certainty = (0.9 if alive else 0.8) if alone else (0.85 if alive else 0.6)
+        if quiet_s < 3.0:
+            certainty -= 0.15
+        score = max(score, certainty)
+        how = "its process lives, yet even its agent thread does not run" if score == certainty else how
+        words = "its agent shares the interpreter with the training loop and has fallen silent, while others report"
+        evidence.append(cite(silent[rank], words, certainty, component))
+        if alive is not None:
+            evidence.append(cite(alive, "its process still exists", 0.3, component))
+        decisive = decisive or (alone and quiet_s >= 3.0)
+    if root is not None:
+        certainty = root.certainty
+        score = max(score, certainty) if score == 0.0 else min(0.97, max(score, certainty) + 0.03)
+        evidence += cite_root(case, root)
+        if not (stopped or rank in silent):
+            how = root.detail
+    evidence += _own_words(case, rank)
+    device = root is not None and root.kind is RootKind.BEHIND and root.lag >= 2 and not (stopped or rank in silent)
+    return Finding(
+        fault_class=FaultClass.GPU_DRIVER if device else FaultClass.PROCESS_STALL,
+        component=component,
+        score=score,
+        evidence=tuple(evidence[:12]),
+        engine=ENGINE,
+        ranks=(rank,),
+        host=case.host_of_rank(rank),
+        explains=symptoms_of(case),
+        because=f"the others wait for rank {rank}: {how}",
+        decisive=decisive or (root is not None and root.certainty >= 0.9 and not case.offline and _complete(case)),
+        action=_action(component, device),
+    )
+
+
+def _action(component: str, device: bool) -> Action:
+    if device:
+        return Action(
+            kind=ActionKind.SWAP_NODE,
+            target=component,
+            reason="the device of that rank finishes nothing while its process goes on: use a spare until it is checked",
+        )
+    return Action(
+        kind=ActionKind.RESTART_RANK,
+        target=component,
+        reason="the rank stands still by itself; nothing says that its hardware is at fault",
+    )
+
+
+def _complete(case: Case) -> bool:
+    """Whether every rank that still speaks has said where it stands."""
+    return not (analysis(case).standings.absent - _silent(case).keys())
+
+
+def _alive(case: Case, rank: int) -> Observed | None:
+    """Word of the collector, after the stall began, that the process exists."""
+    for each in reversed(case.observed):
+        fact = each.fact
+        if isinstance(fact, State) and fact.component == case.rank_component(rank) and each.source == "process":
+            return each
+    return None
+
+
+def _own_words(case: Case, rank: int) -> list[Evidence]:
+    said = case.stalls.get(rank)
+    if said is None or not isinstance(said.fact, StallSuspected):
+        return []
+    where = said.fact.in_collective or said.fact.phase
+    return [cite(said, f"it says itself where it stands{': ' + where if where else ''}", 0.2, case.rank_component(rank))]
