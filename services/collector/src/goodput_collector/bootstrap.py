@@ -204,11 +204,8 @@ def _job_logs(settings: Settings, patterns: tuple[str, ...], clock: Clock, bookm
 class _LineClocks:
     """The line clocks of files that grow: local time, dated against now, boot-relative against this boot."""
 
-    def __init__(
-        self, clock: Clock, boottime_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
-    ) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._boottime_s = boottime_s
         self._made: list[LineClock] = []
 
     def make(self) -> LineClock:

@@ -1,9 +1,11 @@
 """The training processes of this host, as /proc shows them: alive, stopped, frozen, dead, and whether they use the CPU.
 
-Who is watched says the run directory: the agent of each rank leaves `<run dir>/ranks/<job>.<rank>.json` there, and
-takes it away after a clean end. A process that is gone while its registration is still there did not leave by itself. A
-pid that starts at another time is another process. A pid that was never seen is not called dead: it may live in another
-pid namespace.
+Who is watched says the run directory: the agent of each rank leaves `<run dir>/ranks/<job>.<rank>.json` there, and takes it
+away after a clean end.
+
+A process that is gone while its registration is still there did not leave by itself. A pid that starts at another time is
+another process. A pid that was never seen is not called dead, for it may live in another pid namespace - unless another
+rank of its job was seen here under the pid that it gave.
 
 An exit wakes the reader at once, where the kernel has pidfds.
 """
