@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from goodput_common.runtime.settings import CommonSettings, Port
@@ -14,3 +16,9 @@ class Settings(CommonSettings):
     evidence_rows_max: int = Field(20_000_000, ge=10_000, description="and at most this many rows of it")
     verdicts_keep_s: float = Field(30 * 86400.0, gt=3600, description="resolved verdicts, with what they cite")
     database_pool: int = Field(8, ge=3, le=100, description="connections of the pool; three more serve lease and outbox")
+
+
+def load() -> Settings:
+    """From the environment. Raises SettingsError."""
+    given: dict[str, Any] = {}
+    return Settings(**given)

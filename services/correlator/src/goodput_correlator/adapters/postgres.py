@@ -223,7 +223,7 @@ class PostgresStore:
 
     # ------------------------------------------------------------------------------------------------- restoring
 
-    async def restore(self, fabric: str, *, window_s: float, rows_max: int) -> Restored:
+    async def restore(self, fabric: str, *, window_s: float, jobs_s: float, rows_max: int) -> Restored:
         with told_apart():
             async with self._engine.connect() as connection:
                 grid = schema.grid
@@ -237,7 +237,8 @@ class PostgresStore:
                     Observed(r.id, r.host, r.source, r.observed_at, r.received_at, facts.decode(r.kind, r.body))
                     for r in rows
                 ]
-                for row in await connection.execute(_READ_REGISTRATIONS, asked):
+                jobs_since = ticked_to - timedelta(seconds=jobs_s) if ticked_to else _LONG_AGO
+                for row in await connection.execute(_READ_REGISTRATIONS, {**asked, "since": jobs_since}):
                     body = msgspec.json.decode(row.body, type=RankRegistered)
                     observed.append(Observed(row.id, body.host, "agent", body.at, row.received_at, body))
                 verdicts = await self._chains(connection, fabric, since)

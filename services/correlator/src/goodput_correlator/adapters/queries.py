@@ -206,6 +206,13 @@ class Queries:
         hosts = hosts.where(placed.c.fabric == self._fabric, placed.c.job.in_(sorted(jobs)))
         return frozenset(row.host for row in await self._rows(hosts))
 
+    async def names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """All jobs and all hosts that any job ran on."""
+        jobs = await self._rows(sa.select(schema.jobs.c.job).where(schema.jobs.c.fabric == self._fabric))
+        placed = schema.registrations
+        hosts = await self._rows(sa.select(placed.c.host).where(placed.c.fabric == self._fabric).distinct())
+        return frozenset(row.job for row in jobs), frozenset(row.host for row in hosts)
+
     # ------------------------------------------------------------------------------------------------- events, graph
 
     async def events(self, jobs: Jobs, *, after: int, limit: int) -> list[Row]:
@@ -217,10 +224,12 @@ class Queries:
         )
         return [Row(row.position, row.kind, row.body) for row in await self._rows(listed)]
 
-    async def newest_event(self) -> int:
+    async def kept_events(self) -> tuple[int, int]:
+        """Positions of the oldest and the newest event kept; 0 where there is none."""
         table = schema.events
-        rows = await self._rows(sa.select(sa.func.max(table.c.position)).where(table.c.fabric == self._fabric))
-        return rows[0][0] or 0
+        ends = sa.select(sa.func.min(table.c.position), sa.func.max(table.c.position)).where(table.c.fabric == self._fabric)
+        oldest, newest = (await self._rows(ends))[0]
+        return oldest or 0, newest or 0
 
     async def topology_version(self) -> tuple[tuple[str, int], ...]:
         """Changes whenever the graph does."""

@@ -24,7 +24,7 @@ from goodput_correlator.application.metrics import CorrelatorMetrics
 from goodput_correlator.application.placement import JobBoard
 from goodput_correlator.application.ports import Deposed, Lease, Reign, Restored, Retention, Store, StoreUnavailable
 from goodput_correlator.application.sources import Sources
-from goodput_correlator.domain.incidents import LOOK_BACK_S, Incidents
+from goodput_correlator.domain.incidents import JOB_FORGET_S, LOOK_BACK_S, Incidents
 
 _log = get_logger(__name__)
 
@@ -125,7 +125,9 @@ class Correlator(Part):
 
     async def _term(self, reign: Reign) -> None:
         self._enter(Phase.RESTORING)
-        restored = await self._store.restore(self.fabric, window_s=LOOK_BACK_S, rows_max=RESTORE_ROWS_MAX)
+        restored = await self._store.restore(
+            self.fabric, window_s=LOOK_BACK_S, jobs_s=JOB_FORGET_S, rows_max=RESTORE_ROWS_MAX
+        )
         incidents, board = _rebuilt(restored)
         sources = Sources()
         ingest = Ingest(

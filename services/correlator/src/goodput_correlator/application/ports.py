@@ -133,9 +133,10 @@ class Store(Protocol):
         """Commit a group whole or not at all. What is already there (by id) stays as it is. A snapshot that makes the graph
         contradict itself is refused."""
 
-    async def restore(self, fabric: str, *, window_s: float, rows_max: int) -> Restored:
+    async def restore(self, fabric: str, *, window_s: float, jobs_s: float, rows_max: int) -> Restored:
         """Evidence of the last `window_s` before the grid's place and all after it, at most `rows_max` (the newest); the
-        newest registrations; the graph; chains that are open or ended within the window."""
+        newest registrations of jobs heard of in the last `jobs_s`; the graph; chains that are open or ended within the
+        window."""
 
     async def commit(self, reign: Reign, tick: Tick) -> tuple[Verdict, ...]:
         """Advance the grid, store verdict versions and queue them for the bus, in one transaction. Committing the same

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from goodput_common.contracts.ids import ComponentId
-from goodput_common.contracts.verdict import FaultClass, VerdictState
+from goodput_common.contracts.topology import ComponentRecord, EdgeRecord
+from goodput_common.contracts.verdict import FaultClass, Verdict, VerdictState
 
 
 class IncidentState(enum.StrEnum):
@@ -47,6 +49,92 @@ class JobState(enum.StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     UNKNOWN = "unknown"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in its newest generation. Steps are -1 before the first; `step_min` is that of the slowest rank."""
+
+    job: str
+    fabric: str
+    state: JobState
+    generation: int
+    world_size: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+    step_min: int
+    step_max: int
+    step_at: datetime | None
+    exited_clean: int
+    exited_failed: int
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rank runs and what it said last; `heard_at` None: no report is kept any more."""
+
+    rank: int
+    host: str
+    pid: int
+    gpu: int | None = None
+    gpu_uuid: str | None = None
+    local_rank: int | None = None
+    step: int = -1
+    step_at: datetime | None = None
+    phase: str = ""
+    heard_at: datetime | None = None
+
+
+class JobDetail(msgspec.Struct, frozen=True, kw_only=True):
+    job: Job
+    ranks: tuple[Rank, ...]
+
+
+class EvidenceItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact as it was received. `kind` says which of the contract's structs `fact` is."""
+
+    id: str
+    host: str
+    source: str
+    kind: str
+    component: ComponentId
+    job: str | None
+    observed_at: datetime
+    received_at: datetime
+    fact: Any
+
+
+class IncidentDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident, the newest version of its verdict, and all evidence that any version cites."""
+
+    incident: Incident
+    verdict: Verdict
+    evidence: tuple[EvidenceItem, ...]
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """Components (links included) and edges. `truncated`: the neighbourhood had more components than were asked for."""
+
+    fabric: str
+    components: tuple[ComponentRecord, ...]
+    edges: tuple[EdgeRecord, ...]
+    truncated: bool = False
+
+
+class RejectedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that nobody could use. `head` is the beginning of its body as text."""
+
+    id: str
+    type: str
+    source: str
+    stream: str
+    subject: str
+    sequence: int
+    durable: str
+    deliveries: int
+    reason: str
+    received_at: datetime
+    rejected_at: datetime | None
+    size_bytes: int
+    head: str
 
 
 class EventKind(enum.StrEnum):

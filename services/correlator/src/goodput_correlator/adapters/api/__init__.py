@@ -1,0 +1,1 @@
+"""The REST and event-stream interface. One router a resource; `app.create` puts them together."""

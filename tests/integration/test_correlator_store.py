@@ -1,0 +1,274 @@
+"""The correlator's store on a real Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from goodput_common.contracts.ids import ComponentKind
+from goodput_common.contracts.job import RankProgress, RankRegistered
+from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
+from goodput_common.contracts.verdict import (
+    Action,
+    ActionKind,
+    Affected,
+    Culprit,
+    Evidence,
+    FaultClass,
+    Verdict,
+    VerdictState,
+)
+from goodput_common.store.engine import create_engine
+from goodput_common.store.lease import Lease
+from goodput_common.store.migrate import upgrade
+from goodput_correlator.adapters import schema
+from goodput_correlator.adapters.postgres import PostgresStore
+from goodput_correlator.application.ports import Deposed, Registration, Reign, Retention, StoreRefused, Tick, Write
+from goodput_correlator.domain.case import Observed
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def seen(n: int, *, excerpt: str = "x", component: str = "gpu:h1/0") -> Observed:
+    fact = Event(component=component, name=EventName.XID, observed_at=at(n), excerpt=excerpt, attrs={"xid": "79"})
+    return Observed(f"e{n}", "h1", "kernel_log", at(n), at(n), fact)
+
+
+def verdict(version: int = 1, *, state: VerdictState = VerdictState.OPEN, cites: tuple[str, ...] = ("e1",)) -> Verdict:
+    return Verdict(
+        id="v1",
+        version=version,
+        incident="i1",
+        fabric="f",
+        job="j",
+        state=state,
+        fault_class=FaultClass.GPU_OFF_BUS,
+        culprit=Culprit(component="gpu:h1/0", kind=ComponentKind.GPU, host="h1", ranks=(0,)),
+        confidence=0.9,
+        alternatives=(),
+        evidence=tuple(Evidence(event_id=e, component="gpu:h1/0", excerpt="x", observed_at=T0, why="w") for e in cites),
+        explained=(),
+        affected=Affected(jobs=("j",), ranks=(0, 1), hosts=("h1",)),
+        action=Action(kind=ActionKind.SWAP_NODE, target="host:h1", reason="r"),
+        first_evidence_at=at(1),
+        detected_at=at(2),
+        published_at=at(2 + version),
+        diagnosed_by="gpu_off_bus/1",
+    )
+
+
+def registered(rank: int, *, generation: int = 0, host: str = "h1") -> tuple[Observed, Registration]:
+    body = RankRegistered(fabric="f", job="j", rank=rank, world_size=2, host=host, pid=1, at=T0, generation=generation)
+    key = f"r{generation}.{rank}.{host}"
+    received_at = at(generation + 0.1)
+    return Observed(key, host, "agent", T0, received_at, body), Registration(id=key, received_at=received_at, body=body)
+
+
+@pytest.fixture
+async def engine(fresh_database: str) -> AsyncIterator[AsyncEngine]:
+    engine = create_engine(fresh_database)
+    await upgrade(engine, "goodput_correlator", "correlator")
+    yield engine
+    await engine.dispose()
+
+
+def lease_of(engine: AsyncEngine) -> Lease:
+    return Lease(engine, schema.lease, service="correlator", fabric="f", holder="test", retry_s=0.05)
+
+
+@pytest.fixture
+async def lease(engine: AsyncEngine) -> AsyncIterator[Lease]:
+    lease = lease_of(engine)
+    await lease.acquire()
+    yield lease
+    await lease.release()
+
+
+@pytest.fixture
+def store(engine: AsyncEngine, lease: Lease) -> PostgresStore:
+    return PostgresStore(engine, lease)
+
+
+@pytest.fixture
+def reign(lease: Lease) -> Reign:
+    return Reign("f", lease.token)
+
+
+async def test_the_migrations_make_the_tables_that_the_code_describes(engine: AsyncEngine) -> None:
+    def differences(connection: sa.Connection) -> list[object]:
+        options = {"include_schemas": True, "include_name": _only_ours, "version_table_schema": "correlator"}
+        context = MigrationContext.configure(connection, opts={**options, "version_table": "schema_version"})
+        return list(compare_metadata(context, schema.metadata))
+
+    def _only_ours(name: str | None, kind: str, _parents: object) -> bool:
+        return kind != "schema" or name == "correlator"
+
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_evidence_written_twice_is_new_once_and_comes_back_as_it_was(store: PostgresStore, reign: Reign) -> None:
+    odd = seen(2, excerpt='NUL \x00 and "quotes" and \N{SNOWMAN}')
+    progress = RankProgress(
+        fabric="f", job="j", rank=0, host="h1", seq=1, at=T0, step=3, step_ms_mean=0.1 + 0.2, phases_ms={"b": 1e-9, "a": 2.5}
+    )
+    report = Observed("p1", "h1", "agent", T0, at(3), progress)
+    first = await store.write(reign, [Write(observed=(seen(1), odd)), Write(observed=(report,))])
+    again = await store.write(reign, [Write(observed=(seen(1), odd, seen(4)))])
+    assert (first.new, again.new) == ({"e1", "e2", "p1"}, {"e4"})
+    restored = await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)
+    assert sorted(restored.observed, key=lambda o: o.order) == [seen(1), odd, report, seen(4)]
+    assert restored.ticked_to is None
+
+
+async def test_a_tick_stores_the_version_its_citation_its_events_and_its_message_at_once(
+    store: PostgresStore, reign: Reign, engine: AsyncEngine
+) -> None:
+    await store.write(reign, [Write(observed=(seen(1),))])
+    assert await store.commit(reign, Tick(previous=None, now=at(3), verdicts=(verdict(),))) == ()
+    async with engine.connect() as connection:
+        bodies = (await connection.execute(sa.select(schema.verdicts.c.body))).scalars().all()
+        queued = (await connection.execute(sa.select(schema.outbox.c.data, schema.outbox.c.message_id))).all()
+        kinds = (
+            (await connection.execute(sa.select(schema.events.c.kind).order_by(schema.events.c.position))).scalars().all()
+        )
+        pinned = (await connection.execute(sa.select(schema.evidence.c.pinned))).scalars().all()
+    assert bodies == [msgspec.json.encode(verdict())]
+    assert [tuple(row) for row in queued] == [(bodies[0].decode(), "v1.1")]
+    assert (kinds, pinned) == (["verdict", "incident"], [True])
+    restored = await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)
+    assert (restored.ticked_to, restored.verdicts) == (at(3), (verdict(),))
+
+
+async def test_the_same_tick_twice_changes_nothing(store: PostgresStore, reign: Reign, engine: AsyncEngine) -> None:
+    tick = Tick(previous=None, now=at(3), verdicts=(verdict(),))
+    await store.commit(reign, tick)
+    assert await store.commit(reign, tick) == ()
+    async with engine.connect() as connection:
+        assert (await connection.execute(sa.select(sa.func.count()).select_from(schema.verdicts))).scalar() == 1
+
+
+async def test_a_version_that_is_there_or_skips_one_is_left_out_and_the_rest_is_stored(
+    store: PostgresStore, reign: Reign
+) -> None:
+    await store.commit(reign, Tick(previous=None, now=at(3), verdicts=(verdict(),)))
+    skips, doubled, follows = verdict(3), verdict(1), verdict(2, state=VerdictState.REVISED)
+    unfit = await store.commit(reign, Tick(previous=at(3), now=at(4), verdicts=(skips, doubled, follows)))
+    assert unfit == (skips, doubled)
+    assert (await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)).verdicts == (follows,)
+
+
+async def test_a_term_that_has_ended_can_neither_write_nor_tick(
+    store: PostgresStore, reign: Reign, lease: Lease, engine: AsyncEngine
+) -> None:
+    await store.commit(reign, Tick(previous=None, now=at(3)))
+    await lease.release()
+    successor = lease_of(engine)
+    token = await successor.acquire()
+    with pytest.raises(Deposed):
+        await store.write(reign, [Write(observed=(seen(1),))])
+    later = PostgresStore(engine, successor)
+    with pytest.raises(Deposed):
+        await later.write(reign, [Write(observed=(seen(1),))])
+    with pytest.raises(Deposed):
+        await later.commit(reign, Tick(previous=at(3), now=at(4), verdicts=(verdict(),)))
+    await later.commit(Reign("f", token), Tick(previous=at(3), now=at(4)))
+    assert (await later.restore("f", window_s=300, jobs_s=3600, rows_max=100)).observed == ()
+    await successor.release()
+
+
+async def test_a_take_over_waits_for_a_write_under_way(store: PostgresStore, lease: Lease, engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await lease.check(connection)
+        taking = asyncio.create_task(_take(engine))
+        await asyncio.sleep(0.2)
+        assert not taking.done()
+    await taking
+
+
+async def _take(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(sa.update(schema.lease).values(token=schema.lease.c.token + 1))
+
+
+async def test_a_value_that_postgres_cannot_hold_is_refused_with_the_reason(store: PostgresStore, reign: Reign) -> None:
+    with pytest.raises(StoreRefused, match="22"):
+        await store.write(reign, [Write(observed=(seen(1, component="gpu:h1/\x00"),))])
+
+
+async def test_registrations_come_back_however_old_in_the_newest_generation_only(store: PostgresStore, reign: Reign) -> None:
+    old, young = registered(0), registered(0, generation=1, host="h2")
+    other = registered(1, generation=1, host="h3")
+    for each, placed in (young, old, other):
+        await store.write(reign, [Write(observed=(each,), registrations=(placed,))])
+    await store.commit(reign, Tick(previous=None, now=at(2)))
+    await store.write(reign, [Write(observed=(seen(3),))])
+    restored = await store.restore("f", window_s=0.0, jobs_s=3600, rows_max=100)
+    assert {each.id for each in restored.observed} == {"r1.0.h2", "r1.1.h3", "e3"}
+
+
+def snapshot(part: int, parts: int = 2, version: int = 1) -> TopologySnapshot:
+    host = ComponentRecord(id="host:h1", kind=ComponentKind.HOST)
+    gpu = ComponentRecord(id="gpu:h1/0", kind=ComponentKind.GPU)
+    edge = EdgeRecord(a="gpu:h1/0", b="host:h1", relation=Relation.PART_OF)
+    components, edges = ((host,), ()) if part == 1 else ((gpu,), (edge,))
+    return TopologySnapshot(
+        fabric="f", source="s", version=version, at=T0, part=part, parts=parts, components=components, edges=edges
+    )
+
+
+async def test_the_graph_changes_once_all_parts_are_there_in_whatever_order_and_however_often(
+    store: PostgresStore, reign: Reign
+) -> None:
+    for part in (snapshot(2), snapshot(2)):
+        assert (await store.write(reign, [Write(topology=(part,))])).topology is None
+    whole = (await store.write(reign, [Write(topology=(snapshot(1),))])).topology
+    assert whole is not None and set(whole.components) == {"host:h1", "gpu:h1/0"}
+    for part in (snapshot(1), snapshot(2)):
+        assert (await store.write(reign, [Write(topology=(part,))])).topology is None
+    assert set((await store.restore("f", window_s=1, jobs_s=3600, rows_max=1)).topology.components) == {
+        "host:h1",
+        "gpu:h1/0",
+    }
+
+
+async def test_a_snapshot_that_contradicts_itself_is_refused_and_leaves_the_graph_alone(
+    store: PostgresStore, reign: Reign
+) -> None:
+    dangling = snapshot(2, parts=1)
+    dangling = msgspec.structs.replace(dangling, part=1)
+    with pytest.raises(StoreRefused, match="host:h1"):
+        await store.write(reign, [Write(topology=(msgspec.structs.replace(dangling, components=()),))])
+    assert len((await store.restore("f", window_s=1, jobs_s=3600, rows_max=1)).topology) == 0
+
+
+async def test_pruning_keeps_what_a_verdict_cites_until_the_verdict_goes(store: PostgresStore, reign: Reign) -> None:
+    await store.write(reign, [Write(observed=tuple(seen(n) for n in range(1, 6)))])
+    resolved = verdict(2, state=VerdictState.RESOLVED)
+    await store.commit(reign, Tick(previous=None, now=at(5), verdicts=(verdict(), resolved)))
+    keep = Retention(evidence_s=60, verdicts_s=3600)
+    assert await store.prune("f", keep, at(63.5)) == 2  # e2 and e3; e1 is cited
+    assert {o.id for o in (await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)).observed} == {"e1", "e4", "e5"}
+    while await store.prune("f", keep, at(7200)):
+        pass
+    assert (await store.restore("f", window_s=9000, jobs_s=3600, rows_max=100)).observed == ()
+    assert (await store.restore("f", window_s=9000, jobs_s=3600, rows_max=100)).verdicts == ()
+
+
+async def test_pruning_by_number_lets_the_oldest_go(store: PostgresStore, reign: Reign) -> None:
+    await store.write(reign, [Write(observed=tuple(seen(n) for n in range(1, 6)))])
+    await store.prune("f", Retention(evidence_rows_max=2), at(6))
+    assert {o.id for o in (await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)).observed} == {"e4", "e5"}
