@@ -1,9 +1,10 @@
 """Pytest fixtures: a real NATS and a real Postgres, from the environment, Docker or the embedded binaries.
 
 `nats_url` and `postgres_url` give one server for the whole session of a process (each xdist worker has its own). Where they
-come from, first match wins: GOODPUT_TEST_NATS_URL / GOODPUT_TEST_DATABASE_URL; a Docker engine that answers and already has
-an image named `nats` / `postgres` (nothing is pulled); the embedded binaries. Tests are kept apart by `fresh_database`, a
-new empty database each, and by `clean_streams`, a server without streams.
+come from, first match wins: GOODPUT_TEST_NATS_URL / GOODPUT_TEST_DATABASE_URL; the embedded binaries, which start in about a
+second and are the same on every machine; Docker. GOODPUT_TEST_DOCKER=1 puts Docker before the binaries. Docker is used only
+when an engine answers and already has an image named `nats` / `postgres`: nothing is pulled. Tests are kept apart by
+`fresh_database`, a new empty database each, and by `clean_streams`, a server without streams.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from goodput_common.embedded import EmbeddedNats, EmbeddedPostgres
+from goodput_common.embedded import EmbeddedError, EmbeddedNats, EmbeddedPostgres
+from goodput_common.embedded.nats import nats_server_binary
+from goodput_common.embedded.postgres import postgres_binaries
 
 NATS_URL_ENV = "GOODPUT_TEST_NATS_URL"
 DATABASE_URL_ENV = "GOODPUT_TEST_DATABASE_URL"
+DOCKER_ENV = "GOODPUT_TEST_DOCKER"
 
 _T = TypeVar("_T")
 _database_numbers = itertools.count(1)
@@ -38,7 +42,7 @@ def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     given = os.environ.get(NATS_URL_ENV)
     if given:
         yield given
-    elif image := _docker_image("nats"):
+    elif image := _docker_image("nats", instead_of=nats_server_binary):
         yield from _in_docker(image, 4222, "nats://{address}", command="-js")
     else:
         server = EmbeddedNats(tmp_path_factory.mktemp("nats"))
@@ -53,7 +57,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     given = os.environ.get(DATABASE_URL_ENV)
     if given:
         yield given
-    elif image := _docker_image("postgres"):
+    elif image := _docker_image("postgres", instead_of=postgres_binaries):
         url = "postgresql+asyncpg://postgres:postgres@{address}/postgres"
         yield from _in_docker(image, 5432, url, environment={"POSTGRES_PASSWORD": "postgres"})
     else:
@@ -127,8 +131,12 @@ async def _once_up(action: Callable[[], Awaitable[_T]], *, attempts: int = 50) -
     return await action()
 
 
-def _docker_image(name: str) -> str | None:
-    """A local image of repository `name`, when an engine answers."""
+def _docker_image(name: str, *, instead_of: Callable[[], Path]) -> str | None:
+    """A local image of repository `name`, when an engine answers and it is wanted or the binaries are not there."""
+    if os.environ.get(DOCKER_ENV, "") in ("", "0"):
+        with contextlib.suppress(EmbeddedError):
+            instead_of()
+            return None
     if not Path("/var/run/docker.sock").exists() and "DOCKER_HOST" not in os.environ:
         return None
     try:
@@ -146,6 +154,8 @@ def _docker_image(name: str) -> str | None:
 def _in_docker(
     image: str, port: int, url: str, *, command: str = "", environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
+    # The reaper's image is not here, and containers end with their context anyway.
+    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
     containers: Any = importlib.import_module("testcontainers.core.container")
     container = containers.DockerContainer(image).with_exposed_ports(port)
     if command:

@@ -18,7 +18,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
-from goodput_common.bus.codec import decode, encode
+from goodput_common.bus.codec import decode, encode, unescape
 from goodput_common.bus.connection import Connection
 from goodput_common.bus.errors import (
     BusError,
@@ -163,7 +163,7 @@ class JetStreamBus:
         found: list[Rejection] = []
         try:
             state = (await js.stream_info(REJECTED_STREAM)).state
-            for sequence in range(max(state.first_seq, state.last_seq - limit + 1), state.last_seq + 1):
+            for sequence in range(max(state.first_seq, state.last_seq - limit + 1, 1), state.last_seq + 1):
                 with contextlib.suppress(nats.js.errors.NotFoundError):
                     raw = await js.get_msg(REJECTED_STREAM, sequence)
                     at = raw.time or self._clock.now()
@@ -191,7 +191,7 @@ class JetStreamBus:
             raise BusUnavailable(f"{subject} could not be asked: {type(error).__name__}: {error}") from error
         headers = reply.headers or {}
         if ERROR_HEADER in headers:
-            raise RequestFailed(subject, headers[ERROR_HEADER])
+            raise RequestFailed(subject, unescape(headers[ERROR_HEADER]))
         answer: msgspec.Struct = decode(reply.subject, headers, reply.data, received_at=self._clock.now()).data
         return answer
 
