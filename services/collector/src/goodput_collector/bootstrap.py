@@ -158,6 +158,7 @@ def _readers(settings: Settings, boot_id: str, clock: Clock, bookmarks: Bookmark
             fabric=settings.fabric,
             host=settings.host,
             clock=clock,
+            bookmarks=bookmarks,
         )
     )
     if patterns := listed(settings.job_logs):

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.adapters.process import registered_ranks
 from goodput_collector.application.ports import Reading
 from goodput_common import flight_recorder
@@ -50,7 +51,8 @@ class DumpReader:
         fabric: str,
         host: str,
         clock: Clock,
-        interval_s: float = 0.5,
+        bookmarks: Bookmarks,
+        interval_s: float = 1.0,
         stable_for_s: float = 1.5,
         max_age_s: float = 3600.0,
     ) -> None:
@@ -60,6 +62,7 @@ class DumpReader:
         self._fabric = fabric
         self._host = host
         self._clock = clock
+        self._bookmarks = bookmarks
         self._stable_for_s = stable_for_s
         self._max_age_s = max_age_s
         self._told: OrderedDict[Path, _Version] = OrderedDict()
@@ -80,6 +83,7 @@ class DumpReader:
             if len(dumps) + len(states) >= READ_PER_ROUND:
                 break
             self._remember(path, version)
+            self._bookmarks.set(f"dump/{path}", version.mtime_ns)
             ranks = list(registered_ranks(self._run_dir)) if ranks is None else ranks
             told = self._tell(path, version, ranks)
             if isinstance(told, FlightRecorderDump):
@@ -90,6 +94,7 @@ class DumpReader:
 
     def close(self) -> None:
         """Nothing is held open; what has been told stays told."""
+        self._bookmarks.save()
 
     def _complete(self) -> Iterator[tuple[Path, _Version]]:
         """Files not told yet that will not change any more."""
@@ -101,6 +106,9 @@ class DumpReader:
                 continue
             version = _Version(status.st_size, status.st_mtime_ns)
             if self._told.get(path) == version or status.st_mtime < oldest_s:
+                continue
+            if path not in self._told and self._bookmarks.get(f"dump/{path}") == version.mtime_ns:
+                self._remember(path, version)  # told before a restart
                 continue
             if renamed:
                 yield path, version

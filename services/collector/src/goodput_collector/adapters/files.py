@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from goodput_collector.adapters.bookmarks import Bookmarks
+from goodput_collector.adapters.inotify import FolderWatch
 from goodput_collector.application.ports import Reading
 from goodput_collector.domain.dedup import Folder
 from goodput_common.contracts.telemetry import Event, Sample, Source
@@ -24,6 +25,8 @@ from goodput_common.runtime.clock import Clock
 READ_BYTES = 1 << 20
 LINE_BYTES = 64 * 1024
 FILES_MAX = 512
+INTERVAL_S = 1.0
+INTERVAL_UNWATCHED_S = 0.2
 
 
 class Tail:
@@ -103,7 +106,7 @@ class FileReader:
     `parser_of` makes a parser for a path; `before_read` is told the time before the lines of a read are parsed.
     """
 
-    interval_s = 0.1
+    interval_s = 1.0
     deadline_s = 5.0
 
     def __init__(
@@ -129,14 +132,19 @@ class FileReader:
         self._tails: dict[Path, tuple[Tail, LineParser]] = {}
         self._folder = Folder()
         self._trouble = ""
+        self._watch: FolderWatch | None = None
 
     def open(self) -> None:
         self._looked_s = float("-inf")
+        self._watch = FolderWatch()
+        self.interval_s = INTERVAL_S if self._watch.fd is not None else INTERVAL_UNWATCHED_S
 
     def wake_fd(self) -> int | None:
-        return None
+        return None if self._watch is None else self._watch.fd
 
     def read(self) -> Reading:
+        if self._watch is not None:
+            self._watch.clear()
         self._look()
         self._before_read()
         samples: list[Sample] = []
@@ -159,6 +167,9 @@ class FileReader:
         for tail, _ in self._tails.values():
             tail.close()
         self._tails.clear()
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = None
         self._bookmarks.save()
 
     def _look(self) -> None:
@@ -178,6 +189,8 @@ class FileReader:
             if path not in self._tails:
                 self._tails[path] = (Tail(path, position=self._start_of(path)), self._parser_of(path))
         self._first_look = False
+        if self._watch is not None:
+            self._watch.watch({path.parent for path in files} | {_folder_of(pattern) for pattern in self._patterns})
 
     def _start_of(self, path: Path) -> int | None:
         with contextlib.suppress(OSError):
@@ -185,6 +198,13 @@ class FileReader:
             if known is not None:
                 return known
         return None if self._first_look else 0
+
+
+def _folder_of(pattern: str) -> Path:
+    """The folder in which a pattern's first file may appear."""
+    parts = Path(pattern).parts
+    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    return Path(*parts[:wild])
 
 
 def _events(lines: Iterable[str], parser: LineParser) -> Iterable[Event]:

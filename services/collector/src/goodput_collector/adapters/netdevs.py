@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from goodput_collector.domain.nic_log import pci_name
+from goodput_collector.application.rdma_tree import pci_of
 from goodput_common.contracts import ids
 
 
@@ -22,7 +22,7 @@ def netdev(sys_root: Path, host: str, name: str) -> Netdev:
     """Component and identity (netdev, pci, rdma) of one interface."""
     attrs = {"netdev": name}
     device = sys_root / "class" / "net" / name / "device"
-    pci = _pci(device)
+    pci = pci_of(device)
     if pci:
         attrs["pci"] = pci
     rdma = _first(device / "infiniband")
@@ -30,25 +30,6 @@ def netdev(sys_root: Path, host: str, name: str) -> Netdev:
         return Netdev(ids.nic_id(host, name), attrs)
     attrs["rdma"] = rdma
     return Netdev(ids.nic_id(host, rdma, _port(sys_root / "class" / "net" / name)), attrs)
-
-
-def netdevs_of(device: Path) -> tuple[str, ...]:
-    """The interfaces of an RDMA device's `device` link."""
-    try:
-        return tuple(sorted(each.name for each in (device / "net").iterdir()))
-    except OSError:
-        return ()
-
-
-def pci_of(device: Path) -> str:
-    return _pci(device)
-
-
-def _pci(device: Path) -> str:
-    try:
-        return pci_name(device.resolve(strict=True).name)
-    except (OSError, ValueError):
-        return ""
 
 
 def _first(folder: Path) -> str | None:

@@ -1,11 +1,11 @@
 """The training processes of this host, as /proc shows them: alive, stopped, frozen, dead, and whether they use the CPU.
 
-Who is watched says the run directory: the agent of each rank leaves `<run dir>/ranks/<job>.<rank>.json` there, and takes it
-away after a clean end.
+Who is watched says the run directory: the agent of each rank leaves `<run dir>/ranks/<job>.<rank>.json` there, and
+takes it away after a clean end.
 
-A process that is gone while its registration is still there did not leave by itself. A pid that starts at another time is
-another process. A pid that was never seen is not called dead, for it may live in another pid namespace - unless another
-rank of its job was seen here under the pid that it gave.
+A process that is gone while its registration is still there did not leave by itself. A pid that starts at another time
+is another process. A pid that was never seen is not called dead, for it may live in another pid namespace - unless
+another rank of its job was seen here under the pid that it gave.
 
 An exit wakes the reader at once, where the kernel has pidfds.
 """
@@ -16,7 +16,7 @@ import contextlib
 import os
 import select
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -34,6 +34,7 @@ RANKS_MAX = 1024
 CPU_WINDOW_S = 1.0
 _REGISTRATION_BYTES_MAX = 64 * 1024
 _STOPPED = frozenset({"T", "t"})
+_DEAD = frozenset({"Z", "X", "x"})  # waiting to be reaped
 _DECODER = msgspec.json.Decoder(RankRegistered)
 
 
@@ -46,6 +47,7 @@ class _Watched:
     pidfd: int | None = None
     seen: bool = False
     gone: bool = False
+    left: dict[str, str] = field(default_factory=dict)
     stopped: str = ""
     uninterruptible: int = 0
     ticks: int = 0
@@ -103,12 +105,12 @@ class ProcessReader:
         now, now_s = self._clock.now(), self._clock.monotonic_s()
         for watched in self._watched.values():
             if watched.gone:
-                states.append(_state(watched, now, "gone", {}))
+                states.append(_state(watched, now, "gone", watched.left))
                 continue
             stat = read_stat(self._proc, watched.rank.pid)
             if stat is not None and not self._same_process(watched, stat):
                 stat = None
-            if stat is None:
+            if stat is None or stat.state in _DEAD:
                 told, state = self._missing(watched, now)
             else:
                 told, state = self._present(watched, stat, now, now_s)
@@ -192,9 +194,9 @@ class ProcessReader:
             return [], _state(watched, now, "unknown", {"reason": "no such pid here; it may be in another pid namespace"})
         watched.gone = True
         clean = not watched.path.exists()  # taken away in the meantime: it left by itself
-        return [self._event(watched, EventName.PROCESS_EXITED, now, clean=str(clean).lower())], _state(
-            watched, now, "gone", {"clean": str(clean).lower()}
-        )
+        watched.left = {"clean": str(clean).lower()}
+        event = self._event(watched, EventName.PROCESS_EXITED, now, **watched.left)
+        return [event], _state(watched, now, "gone", watched.left)
 
     def _present(self, watched: _Watched, stat: ProcStat, now: datetime, now_s: float) -> tuple[list[Sample], State]:
         watched.seen = True
@@ -202,20 +204,15 @@ class ProcessReader:
         letter = "frozen" if frozen else stat.state
         self._measure(watched, stat, now_s)
         events: list[Sample] = []
-        if letter in ("Z", "X"):
-            self._unwatch(watched)
-            watched.gone = True
-            clean = str(not watched.path.exists()).lower()
-            events.append(self._event(watched, EventName.PROCESS_EXITED, now, clean=clean, state=letter))
         stopped = letter if letter in _STOPPED or frozen else ""
         if stopped and not watched.stopped:
             events.append(self._event(watched, EventName.PROCESS_STOPPED, now, state=stopped))
-        elif watched.stopped and not stopped and not watched.gone:
+        elif watched.stopped and not stopped:
             events.append(self._event(watched, EventName.PROCESS_CONTINUED, now, state=letter))
         watched.stopped = stopped
         watched.uninterruptible = watched.uninterruptible + 1 if letter == "D" else 0
         # R and S take turns all the time, and everything sleeps uninterruptibly for a moment: neither is news
-        value = letter if stopped or letter in ("Z", "X") else "D" if watched.uninterruptible > 1 else "running"
+        value = letter if stopped else "D" if watched.uninterruptible > 1 else "running"
         attrs = {"letter": letter, "cpu": watched.moving}
         if watched.cpu_ms >= 0:
             attrs |= {"cpu_ms": str(watched.cpu_ms), "window_ms": str(watched.window_ms)}

@@ -1,8 +1,8 @@
 """Fold what repeats. One broken GPU can log the same line 800,000 times in an hour, and each line says the same.
 
-The same thing is the same component, event and code (Xid number, what a stall was ...). Of each, the first `burst` events
-in a window go through untouched: the first is the one that matters, and a handful shows the rhythm. The rest of the window
-becomes one event with a count, dated by the first of them, with `last_at`. Nothing is lost but the wording.
+The same thing is the same component, event and code (Xid number, what a stall was ...). Of each, the first `burst`
+events in a window go through untouched: the first is the one that matters, and a handful shows the rhythm. The rest of
+the window becomes one event with a count, dated by the first of them, with `last_at`. Nothing is lost but the wording.
 
 Bounded: at most `keys_max` things are followed; when there are more, the one not seen for longest is told and let go.
 """

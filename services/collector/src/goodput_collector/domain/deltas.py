@@ -1,7 +1,8 @@
 """From readings of counters to increases that mean something.
 
-A counter that reads less than before has either passed its width (a wrap: the increase is real) or was set to zero (a reset:
-what it counted before is lost). Getting this wrong turns a driver reload into four billion lost packets. The rules:
+A counter that reads less than before has either passed its width (a wrap: the increase is real) or was set to zero (a
+reset: what it counted before is lost). Getting this wrong turns a driver reload into four billion lost packets. The
+rules:
 
 * another boot, or another incarnation of the driver: a reset, of every counter;
 * a counter that saturates cannot wrap, nor does a 64-bit one in anybody's lifetime: a fall is a reset;

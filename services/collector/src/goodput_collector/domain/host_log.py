@@ -6,8 +6,8 @@
     watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]
     Memory cgroup out of memory: Killed process 4242 (python3) total-vm:…
 
-Kernels spell an uncorrected error Uncorrected or Uncorrectable. An AER line of a root port often names the device behind it
-that reported: that device is the component's address (`attrs["pci"]`), the port stays in `attrs["port"]`.
+Kernels spell an uncorrected error Uncorrected or Uncorrectable. An AER line of a root port often names the device
+behind it that reported: that device is the component's address (`attrs["pci"]`), the port stays in `attrs["port"]`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """One line of a kernel log (or of the system journal) -> what was seen.
 
 The parser knows lines of GPUs (`xid`), NICs (`nic_log`), and of the host itself (`host_log`), and passes over the rest.
-It only reports: a lone corrected PCIe error, a link that goes down while a machine boots, are seen, and judged elsewhere.
+It only reports: a lone corrected PCIe error, a link that goes down while a machine boots, are seen, and judged
+elsewhere.
 
-A host name in the line wins over the host that the reader assumes, because logs are collected from many hosts into one file.
-Lines whose moment cannot be told take the collection time, and say so (`attrs["at"] = "unknown"`).
+A host name in the line wins over the host that the reader assumes, because logs are collected from many hosts into one
+file. Lines whose moment cannot be told take the collection time, and say so (`attrs["at"] = "unknown"`).
 """
 
 from __future__ import annotations

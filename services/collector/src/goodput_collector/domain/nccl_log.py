@@ -5,9 +5,10 @@
     h1:4242:4250 [3] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error
     h1:4242:4250 [3] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<43210> with status=12 opcode=…
 
-Traps, each handled here: `[Rank N]` counts within the group while `[rankN]:` is global; a rank that received a dump signal
-prints the default group's numbers though it does not stall; error 12 (retries exceeded) names two ends, of which neither
-need be guilty; error 5 (flushed) is a consequence; torchrun's "Root Cause" is only the first process seen to die: not read.
+Traps, each handled here: `[Rank N]` counts within the group while `[rankN]:` is global; a rank that received a dump
+signal prints the default group's numbers though it does not stall; error 12 (retries exceeded) names two ends, of which
+neither need be guilty; error 5 (flushed) is a consequence; torchrun's "Root Cause" is only the first process seen to
+die: not read.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
     mlx5_core 0000:01:00.0: wait_func:1132:(pid 4242): CREATE_DCT(0x710) timeout. Will cause a leak of a command resource
     systemd-networkd[5398]: ib6: lost carrier
 
-A firmware hang leaves the link UP: NIC_HANG and LINK_DOWN are different events. `mlx5_cmd_out_err … ACCESS_REG … failed` is
-what a monitoring tool causes by reading registers it may not read: no event.
+A firmware hang leaves the link UP: NIC_HANG and LINK_DOWN are different events. `mlx5_cmd_out_err … ACCESS_REG …
+failed` is what a monitoring tool causes by reading registers it may not read: no event.
 
-The component is named as the line names it: by network interface where there is one, else by PCI address; the topology knows
-which adapter that is.
+The component is named as the line names it: by network interface where there is one, else by PCI address; the topology
+knows which adapter that is.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Three kinds of counter stand side by side in `/sys/class/infiniband/<dev>/ports/
 * the management counters in `counters/` keep the widths of 1999 and *saturate*: link_downed at 255 means "at least 255";
 * data and packet counters have 64 bits; `port_*_data` count 4-byte words.
 
-Other vendors' names are mapped to mlx5's, so that whoever reads a sample knows one name for one thing. Counters that are not
-listed are read and reported as they are, with 64 bits.
+Other vendors' names are mapped to mlx5's, so that whoever reads a sample knows one name for one thing. Counters that
+are not listed are read and reported as they are, with 64 bits.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@
     2025-01-21 04:41:44,283 text   [2025-01-21 04:41:44] text   E1121 04:41:44.283302 file.cpp:1] text
     -- Boot 0b5e9f… --                                    a journal's border between two boots
 
-`split` takes a line apart without knowing anything else. `LineClock` turns the parts into moments: it carries the reference
-(when the log was collected), the boot's time, and the previous line's moment. Where a zone is missing, UTC is assumed; where
-a moment cannot be told, it is None: the caller knows what to do, this module does not guess.
+`split` takes a line apart without knowing anything else. `LineClock` turns the parts into moments: it carries the
+reference (when the log was collected), the boot's time, and the previous line's moment. Where a zone is missing, UTC is
+assumed; where a moment cannot be told, it is None: the caller knows what to do, this module does not guess.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …)  (NVLink5)
     nvidia-nvswitch3: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
 
-A number alone says little: what the driver's vendor asks for comes from the catalogue (`xid_table`), and for 144-150 from
-the first two words in the parentheses. `impact` puts the answer in one word:
+A number alone says little: what the driver's vendor asks for comes from the catalogue (`xid_table`), and for 144-150
+from the first two words in the parentheses. `impact` puts the answer in one word:
 
     reset, reboot     the GPU or the machine has to be reset: a fault of device, driver or link
     app               the application is to be restarted: mostly its own doing, or contained
