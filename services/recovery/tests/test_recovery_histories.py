@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from goodput_common.contracts.recovery import PlanState
 from goodput_common.contracts.verdict import ActionKind, FaultClass, VerdictState
@@ -129,28 +129,35 @@ class Histories(RuleBasedStateMachine):
         assert incident.verdict.state is not VerdictState.RESOLVED
         assert plan.action not in (ActionKind.OBSERVE, ActionKind.HAND_TO_PERSON)
 
+    @initialize(faults=st.tuples(*[st.sampled_from(FAULTS)] * 3))
+    def it_begins(self, faults: tuple[tuple[FaultClass, str | None], ...]) -> None:
+        for incident, fault in zip(sorted(JOBS), faults, strict=True):
+            verdict = make_verdict(*fault, job=JOBS[incident], incident=incident, at=self.now)
+            self.keep(chain.heard(None, verdict, self.context(incident)))
+
     # -- what happens ------------------------------------------------------------------------------------------------
 
     @rule(
         incident=INCIDENTS,
-        version=st.integers(1, 6),
+        newer=st.sampled_from([-1, 0, 1, 1, 1]),
         fault=st.sampled_from(FAULTS),
-        confidence=st.sampled_from([0.2, 0.4, 0.9]),
+        confidence=st.sampled_from([0.9, 0.9, 0.9, 0.4, 0.2]),
         recommended=st.sampled_from([ActionKind.REINIT_COMMUNICATORS, ActionKind.SWAP_NODE]),
-        resolved=st.sampled_from([False, False, False, True]),
+        resolved=st.sampled_from([False] * 7 + [True]),
     )
     def a_version_arrives(
         self,
         incident: str,
-        version: int,
+        newer: int,
         fault: tuple[FaultClass, str | None],
         confidence: float,
         recommended: ActionKind,
         resolved: bool,
     ) -> None:
+        known = self.stored[incident].verdict.version if incident in self.stored else 0
         verdict = make_verdict(
             *fault,
-            version=version,
+            version=max(1, known + newer),
             state=VerdictState.RESOLVED if resolved else VerdictState.REVISED,
             confidence=confidence,
             recommended=recommended,
@@ -193,7 +200,7 @@ class Histories(RuleBasedStateMachine):
         incident = self.stored[plan.incident]
         self.keep(chain.judged(incident, plan.id, Seen(outcome, "seen"), self.context(plan.incident)))
 
-    @rule(data=st.data(), approve=st.booleans(), who=st.sampled_from(["anna", "otto"]))
+    @rule(data=st.data(), approve=st.sampled_from([True, True, True, False]), who=st.sampled_from(["anna", "otto"]))
     @precondition(lambda self: bool(self.plans()))
     def a_person_decides(self, data: st.DataObject, approve: bool, who: str) -> None:
         plan = data.draw(st.sampled_from(self.plans()))
@@ -202,7 +209,21 @@ class Histories(RuleBasedStateMachine):
         with contextlib.suppress(IllegalTransition):
             self.keep(act(incident, plan.id, who, "because", self.context(plan.incident)))
 
-    @rule(paused=st.sampled_from(["", "", "by anna"]))
+    @rule(incident=INCIDENTS, outcome=st.sampled_from([Outcome.RECOVERED, Outcome.FAILED, Outcome.WAIT]))
+    def things_take_their_course(self, incident: str, outcome: Outcome) -> None:
+        """The usual way through the states, so that histories reach beyond the first execution."""
+        if incident not in self.stored:
+            return
+        self.now += timedelta(seconds=6)
+        for _ in range(2):
+            self.keep(chain.ticked(self.stored[incident], self.context(incident)))
+        plan = self.stored[incident].plans[-1] if self.stored[incident].plans else None
+        if plan is not None and plan.state is P.EXECUTING:
+            self.deeds[plan.id] = 1
+            self.keep(chain.acted(self.stored[incident], plan.id, done=True, result="done", ctx=self.context(incident)))
+            self.keep(chain.judged(self.stored[incident], plan.id, Seen(outcome, "seen"), self.context(incident)))
+
+    @rule(paused=st.sampled_from(["", "", "", "by anna"]))
     def recovery_is_paused_or_not(self, paused: str) -> None:
         self.paused = paused
 
@@ -246,5 +267,5 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
