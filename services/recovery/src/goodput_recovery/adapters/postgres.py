@@ -60,6 +60,14 @@ def _translated() -> Any:
         raise StoreUnavailable(f"database: {type(error).__name__}: {error}") from error
 
 
+@contextlib.asynccontextmanager
+async def reading(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection for questions. Raises StoreUnavailable."""
+    with _translated():
+        async with engine.connect() as connection:
+            yield connection
+
+
 class PostgresReader:
     """Questions, on any connection."""
 
@@ -316,22 +324,16 @@ class PostgresStore:
                     await connection.execute(lock)
                 yield PostgresUnit(connection, self._fabric)
 
-    @contextlib.asynccontextmanager
-    async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        with _translated():
-            async with self._engine.connect() as connection:
-                yield connection
-
     async def usage(self, since: datetime) -> Usage:
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             return await PostgresReader(connection, self._fabric).usage(since)
 
     async def control(self) -> Control:
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             return await PostgresReader(connection, self._fabric).control()
 
     async def job_recovered_at(self, job: str, other_than: str) -> datetime | None:
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             return await PostgresReader(connection, self._fabric).job_recovered_at(job, other_than)
 
     async def open_incidents(self) -> Sequence[Incident]:
@@ -341,7 +343,7 @@ class PostgresStore:
             .order_by(schema.plan.c.position)
             .limit(_OPEN_MAX)
         )
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             ids = list((await connection.execute(open_)).scalars())
             if not ids:
                 return []
@@ -359,7 +361,7 @@ class PostgresStore:
         return [found[id] for id in ids if id in found]
 
     async def deed(self, plan: str) -> Deed | None:
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             row = (await connection.execute(sa.select(schema.deed).where(schema.deed.c.plan == plan))).first()
         return deed_of(row) if row is not None else None
 
@@ -391,7 +393,7 @@ class PostgresStore:
 
     async def asked(self, plan: str) -> Sequence[Asked]:
         table = schema.asked
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             rows = await connection.execute(sa.select(table).where(table.c.plan == plan).order_by(table.c.at, table.c.rank))
             return [asked_of(row) for row in rows]
 
@@ -420,7 +422,7 @@ class PostgresStore:
     async def places(self, job: str) -> dict[int, RankPlace]:
         table = schema.rank_place
         statement = sa.select(table).where(table.c.fabric == self._fabric, table.c.job == job)
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             rows = await connection.execute(statement)
             return {
                 row.rank: RankPlace(rank=row.rank, host=row.host, generation=row.generation, world_size=row.world_size)

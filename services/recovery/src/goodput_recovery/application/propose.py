@@ -31,7 +31,7 @@ class Proposer:
     """`handle` takes verdicts from the bus, `advance` lets time act on an open incident, `decide` is how both do it."""
 
     def __init__(
-        self, store: Store, contexts: Contexts, ranks: Ranks, clock: Clock, fabric: str, measures: Measures
+        self, store: Store, contexts: Contexts, ranks: Ranks, clock: Clock, measures: Measures, *, fabric: str
     ) -> None:
         self._store, self._contexts, self._ranks, self._clock = store, contexts, ranks, clock
         self._fabric, self._measures = fabric, measures

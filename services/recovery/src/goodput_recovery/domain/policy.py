@@ -7,6 +7,7 @@ or changed at run time, so that a decision can be repeated from the audit log, w
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import msgspec
 
@@ -80,6 +81,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def threshold_of(self, kind: ActionKind) -> float:
         """An action that the policy does not mention always asks a person."""
         return self.threshold.get(kind, 1.01)
+
+    def replaced(self, **changes: Any) -> Policy:
+        """The same policy with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
 
     def digest(self) -> str:
         """Names this policy in the audit log."""
