@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from goodput_common.runtime.logs import StateLog, configure_logging, get_logger, redact
+from goodput_common.runtime.logs import StateLog, configure_logging, fields_of, get_logger, redact
 
 
 @pytest.fixture(autouse=True)
@@ -136,3 +136,36 @@ def test_states_of_different_things_do_not_mix_and_old_ones_are_forgotten() -> N
     assert [line["key"] for line in _lines(out)] == ["a", "b", "c", "b"]
     state.forget("a")
     assert state.report("a", "up", "seen")
+
+
+def test_without_configuration_a_library_line_is_a_plain_record_of_the_program_around_it(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO):
+        get_logger("goodput.agent").info(
+            "attached %s", "now", name="x", msg="y", url="nats://u:pa55word@h", api_token="pa55word"
+        )
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("goodput.agent", "INFO")
+    assert record.getMessage() == "attached now name='x' msg='y' url='nats://u:***@h' api_token='***'"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_fields_of_a_record_can_be_read_back(caplog: pytest.LogCaptureFixture) -> None:
+    get_logger("goodput.agent").warning("lost", server="b")
+    logging.getLogger("other").warning("plain %d", 1)
+    assert [fields_of(record) for record in caplog.records] == [{"event": "lost", "server": "b"}, {"event": "plain 1"}]
+
+
+def test_bound_context_is_on_the_line_of_every_logger() -> None:
+    out = io.StringIO()
+    configure_logging("x", json=True, stream=out)
+    with structlog.contextvars.bound_contextvars(request_id="r1"):
+        get_logger("a").info("ours")
+        structlog.get_logger("b").info("structlog's")
+        logging.getLogger("c").warning("logging's")
+    assert [(line["event"], line["request_id"]) for line in _lines(out)] == [
+        ("ours", "r1"),
+        ("structlog's", "r1"),
+        ("logging's", "r1"),
+    ]

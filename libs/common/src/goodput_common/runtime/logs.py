@@ -4,6 +4,9 @@
 standard error (standard output belongs to a command's result): as JSON where a machine reads them, as text for a person, in
 colour only on a terminal. Records of the standard `logging` module (uvicorn, SQLAlchemy, nats) pass through the same chain.
 
+Without `configure_logging`, inside somebody's training process for example, our loggers are plain `logging` loggers whose
+lines the program around them filters and formats as it likes.
+
 Whatever looks like a secret (a field named so, credentials inside a URL) is masked before a line is written.
 """
 
@@ -14,7 +17,7 @@ import re
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -38,10 +41,50 @@ _NOISY = {
 }
 
 
+class _Line:
+    """An event as the text that a plain `logging` handler prints; made only if one does."""
+
+    def __init__(self, event: EventDict) -> None:
+        self.event = event
+
+    def __str__(self) -> str:
+        fields = (f"{key}={_redacted(value)!r}" for key, value in _masked_secrets(self.event).items() if key != "event")
+        return " ".join([redact(str(self.event.get("event", ""))), *fields])
+
+
+def _to_logging(_: WrappedLogger, __: str, event: EventDict) -> tuple[tuple[_Line], dict[str, Any]]:
+    """Last of our loggers' processors: hand the event to the `logging` logger of the same name."""
+    options = {key: event.pop(key) for key in ("exc_info", "stack_info") if key in event}
+    return (_Line(event),), options
+
+
+def _from_logging(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """First of the configured chain: take the event out of the record again."""
+    line = event["_record"].msg
+    if isinstance(line, _Line):
+        event.update(line.event)
+    return event
+
+
+_OUR_PROCESSORS: tuple[Any, ...] = (
+    structlog.stdlib.filter_by_level,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    structlog.contextvars.merge_contextvars,
+    _to_logging,
+)
+
+
 def get_logger(name: str) -> Logger:
-    """A logger that can be made at import time: nothing is bound until the first line."""
-    logger: Logger = structlog.stdlib.get_logger(name)
+    """A structured logger; may be made at import time."""
+    logger: Logger = structlog.wrap_logger(
+        logging.getLogger(name), processors=list(_OUR_PROCESSORS), wrapper_class=structlog.stdlib.BoundLogger
+    )
     return logger
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The event and its fields of a record that one of our loggers made (tests look at them); else the message alone."""
+    return dict(record.msg.event) if isinstance(record.msg, _Line) else {"event": record.getMessage()}
 
 
 def redact(text: str) -> str:
@@ -73,10 +116,12 @@ def _is_secret(key: object, value: Any) -> bool:
     return isinstance(value, str) and bool(value) and _SECRET_NAME.search(str(key)) is not None
 
 
+def _masked_secrets(event: Mapping[str, Any]) -> EventDict:
+    return {key: _MASK if _is_secret(key, value) else _redacted(value) for key, value in event.items()}
+
+
 def _mask_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    for key, value in event.items():
-        event[key] = _MASK if _is_secret(key, value) else _redacted(value)
-    return event
+    return _masked_secrets(event)
 
 
 def _drop_color_message(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -118,7 +163,7 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
         _drop_color_message,
     ]
-    structlog.configure(
+    structlog.configure(  # for code that asks structlog itself for a logger
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.stdlib.PositionalArgumentsFormatter(),
@@ -144,7 +189,7 @@ def configure_logging(
             structlog.dev.ConsoleRenderer(colors=terminal, sort_keys=False, timestamp_key="at"),
         ]
     handler = logging.StreamHandler(out)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=finish))
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[_from_logging, *shared], processors=finish))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
