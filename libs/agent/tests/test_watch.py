@@ -29,14 +29,19 @@ class Loop:
         self.clock.finished.append(FinishedStep(self.clock.step, self.now_s, took_s * 1e3, took_s, {"forward": 30.0}))
 
     def look(self, after_s: float = 0.0, *, paused: bool = False) -> Due:
-        self.now_s += after_s
-        return self.watch.look(self.now_s, paused=paused)
+        """Looks every quarter of a second until `after_s` from now; the first outcome that is not nothing."""
+        found = self.watch.look(self.now_s, paused=paused)
+        until_s = self.now_s + after_s
+        while found is Due.NOTHING and self.now_s < until_s:
+            self.now_s = min(self.now_s + 0.25, until_s)
+            found = self.watch.look(self.now_s, paused=paused)
+        return found
 
 
 def test_a_stall_is_suspected_once_and_dumped_twice() -> None:
     loop = Loop()
     assert loop.look(1.9) is Due.NOTHING
-    assert loop.look(0.2) is Due.SUSPECT
+    assert loop.look(0.5) is Due.SUSPECT
     assert loop.look(0.2) is Due.NOTHING
     assert loop.look(SECOND_DUMP_AFTER_S) is Due.DUMP_AGAIN
     assert loop.look(60.0) is Due.NOTHING
@@ -78,3 +83,12 @@ def test_progress_means_the_steps_since_the_last_report() -> None:
 def test_before_the_first_step_the_report_says_so() -> None:
     report = Loop(steps=0).watch.progress(100.0, NOW, groups=(), collective="", paused=False)
     assert (report.step, report.step_at) == (-1, None)
+
+
+def test_a_process_that_stood_still_as_a_whole_does_not_accuse_itself() -> None:
+    loop = Loop()
+    loop.look(0.5)
+    loop.now_s += 60.0
+    assert loop.look() is Due.NOTHING
+    assert loop.look(1.9) is Due.NOTHING
+    assert loop.look(0.5) is Due.SUSPECT

@@ -54,6 +54,7 @@ class FlightRecorder:
         self._modules = modules
         self._monotonic_s = monotonic_s
         self._names: dict[int, str] = {}  # local group id -> name that all members share
+        self._asked_for: frozenset[int] = frozenset()
         self._learned_s = float("-inf")
 
     def status(self) -> tuple[GroupProgress, ...]:
@@ -62,7 +63,7 @@ class FlightRecorder:
         if dump is None:
             return ()
         status = _status_of(msgspec.json.decode(dump(includeCollectives=False)))
-        if any(local not in self._names for local in status) and self._may_learn():
+        if self._may_learn(frozenset(status) - self._names.keys()):
             self._learn(msgspec.json.decode(dump(includeCollectives=True)))
         groups = self.groups()
         found = []
@@ -134,10 +135,12 @@ class FlightRecorder:
         bindings = getattr(getattr(self._modules.get("torch"), "_C", None), "_distributed_c10d", None)
         return next((found for name in _DUMP_NAMES if (found := getattr(bindings, name, None)) is not None), None)
 
-    def _may_learn(self) -> bool:
+    def _may_learn(self, unknown: frozenset[int]) -> bool:
+        """At once for a group not met before, else (its entries may have been overwritten) every so often."""
         now = self._monotonic_s()
-        if now - self._learned_s < RELEARN_AFTER_S:
+        if not unknown or (unknown <= self._asked_for and now - self._learned_s < RELEARN_AFTER_S):
             return False
+        self._asked_for = unknown
         self._learned_s = now
         return True
 

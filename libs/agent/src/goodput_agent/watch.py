@@ -14,6 +14,7 @@ from goodput_agent.steps import FinishedStep, StepClock
 from goodput_common.contracts.job import GroupProgress, RankProgress, StallSuspected
 
 SECOND_DUMP_AFTER_S = 3.0
+ABSENT_S = 2.0  # eight looks
 
 
 class Due(enum.Enum):
@@ -35,9 +36,17 @@ class Watch:
         self._suspected_s: float | None = None
         self._dumped_again = False
         self._quiet_since_s = 0.0
+        self._looked_s: float | None = None
 
     def look(self, now_s: float, *, paused: bool) -> Due:
-        """Take in finished steps and judge. `paused` also while a pause is asked for: waiting for it is no stall."""
+        """Take in finished steps and judge. `paused` also while a pause is asked for: waiting for it is no stall.
+
+        Looks that are far apart mean that this whole process stood still (frozen, or its interpreter lock held): it has seen
+        nothing of that time and must not accuse itself; others have noticed its silence.
+        """
+        if self._looked_s is not None and now_s - self._looked_s > ABSENT_S:
+            self._quiet_since_s = now_s
+        self._looked_s = now_s
         while self._clock.finished:
             done = self._clock.finished.popleft()
             self._rule.finished(done.interval_s)
