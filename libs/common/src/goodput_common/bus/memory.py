@@ -40,6 +40,8 @@ from goodput_common.runtime.clock import Clock, SystemClock
 
 MESSAGE_BYTES_MAX = 1 << 20
 REORDER_S = 0.05
+SETTLE_TURNS_MAX = 1000
+SETTLE_QUIET_TURNS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +271,18 @@ class MemoryBus:
         self._responders.append(entry)
         return MemoryService(self._responders, entry)
 
+    async def settle(self) -> None:
+        """Let all that is due now be handled, as far as its handlers do not wait. For tests that hold the clock."""
+        quiet_turns = 0  # some are needed at the end, for the pull loops to lie down on the clock
+        for _ in range(SETTLE_TURNS_MAX):
+            await asyncio.sleep(0)
+            now_s = self._clock.monotonic_s()
+            due = any(durable.due and durable.due[0].at_s <= now_s for durable in self._durables.values())
+            busy = (due and self._available) or any(each.busy for each in self._subscriptions)
+            quiet_turns = 0 if busy else quiet_turns + 1
+            if quiet_turns == SETTLE_QUIET_TURNS:
+                return
+
     async def close(self) -> None:
         for subscription in self._subscriptions:
             await subscription.drain()
@@ -354,6 +368,10 @@ class MemorySubscription:
         self._durable.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._in_hand)
 
     async def drain(self) -> None:
         self._draining = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from goodput_common.embedded.process import (
 
 STORE_BYTES_DEFAULT = 24 << 30
 _FREE_SPACE_SHARE = 0.5
+GREETING_BYTES_MAX = 16_384
 
 
 def nats_server_binary() -> Path:
@@ -66,6 +68,7 @@ class EmbeddedNats:
         self._lock: DirectoryLock | None = None
         self._process: ServerProcess | None = None
         self._port: int | None = None
+        self._name = f"goodput-{secrets.token_hex(8)}"
 
     @property
     def port(self) -> int:
@@ -116,7 +119,7 @@ class EmbeddedNats:
             die_with_parent=self._die_with_parent,
             cwd=home,
         )
-        await self._process.ready(self._answers, within_s=20.0, what=f"nats-server on {self.url}")
+        await self._process.ready(self._answers, within_s=60.0, what=f"nats-server on {self.url}")
 
     def _config(self, home: Path) -> str:
         limit = self._max_store_bytes or int(
@@ -125,17 +128,17 @@ class EmbeddedNats:
         sync = '  sync_interval: "always"\n' if self._sync_always else ""
         return (
             f"listen: {json.dumps(f'{self.host}:{self.port}')}\n"
-            'server_name: "goodput-embedded"\n'
+            f"server_name: {json.dumps(self._name)}\n"
             f"jetstream {{\n  store_dir: {json.dumps(str(home))}\n  max_file_store: {limit}\n"
             f"  max_memory_store: {64 << 20}\n{sync}}}\n{self._extra_config}\n"
         )
 
     def _answers(self) -> bool:
-        # The server listens only after JetStream is up, and greets at once. Our child must be the one that answers:
-        # it would have ended if somebody else held the port.
+        # The server listens only after JetStream is up, and greets at once with its name; another one may hold the port.
         with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=1.0) as client:
             client.settimeout(1.0)
-            return client.recv(5) == b"INFO "
+            with client.makefile("rb") as greeting:
+                return self._name.encode() in greeting.readline(GREETING_BYTES_MAX)
         return False
 
     async def stop(self) -> None:

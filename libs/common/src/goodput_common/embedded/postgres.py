@@ -131,7 +131,7 @@ class EmbeddedPostgres:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         self._process = self._launch("postgres", "-D", str(self._data), *options, stop_signal=signal.SIGINT)
-        await self._process.ready(self._is_ready, within_s=30.0, what=f"postgres on {self.host}:{self.port}")
+        await self._process.ready(self._is_ready, within_s=90.0, what=f"postgres on {self.host}:{self.port}")
 
     def _launch(self, program: str, *args: str, stop_signal: signal.Signals) -> ServerProcess:
         return ServerProcess(
@@ -181,12 +181,12 @@ class EmbeddedPostgres:
                 "--encoding=UTF8",
                 "--locale=C.UTF-8",
                 "--no-instructions",
-                *([] if self._fsync else ["--no-sync"]),
+                "--no-sync",  # seconds faster; a machine that dies in this minute loses an empty cluster
                 stop_signal=signal.SIGTERM,
             )
-            if not await process.ended(within_s=60.0):
+            if not await process.ended(within_s=120.0):
                 process.kill()
-                raise EmbeddedError(f"initdb did not end within 60 s:\n{process.log_tail()}")
+                raise EmbeddedError(f"initdb did not end within 120 s:\n{process.log_tail()}")
             if process.exit_code != 0:
                 raise EmbeddedError(f"initdb failed in {self.directory}:\n{process.log_tail()}")
         finally:
