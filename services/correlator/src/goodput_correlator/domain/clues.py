@@ -94,7 +94,12 @@ def _on_nic(case: Case, nic: ComponentId) -> tuple[int, ...]:
 
 def symptoms_of(case: Case, ranks: Iterable[int] | None = None) -> frozenset[Symptom]:
     """That these ranks (all of the job) stand still."""
-    return frozenset(Symptom("stall", case.rank_component(rank)) for rank in (case.world if ranks is None else ranks))
+    if ranks is not None:
+        return frozenset(Symptom("stall", case.rank_component(rank)) for rank in ranks)
+    found: frozenset[Symptom] | None = case.memo.get("stall_symptoms")
+    if found is None:
+        found = case.memo["stall_symptoms"] = symptoms_of(case, case.world)
+    return found
 
 
 def cite(seen: Observed, why: str, weight: float, component: ComponentId | None = None, excerpt: str = "") -> Evidence:

@@ -20,11 +20,12 @@ which of them (or what lies between them) is at fault: that group is *held insid
 from __future__ import annotations
 
 import enum
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from goodput_correlator.domain.standing import OpKey, Pending, Standing, Standings
+from goodput_correlator.domain.standing import OpKey, Standing, Standings
+from goodput_correlator.domain.waits import Question, WaitGraph, ask_all
 
 
 class RootKind(enum.StrEnum):
@@ -65,101 +66,31 @@ class Blame:
 
     roots: tuple[Root, ...]
     inside: tuple[Inside, ...]
-    waits_for: Mapping[int, tuple[int, OpKey, str]]
+    waits_for: Mapping[int, tuple[int, OpKey, bool]]  # (whom, in which operation, whether that is a root itself)
     stuck: frozenset[int]
     unexplained: frozenset[int] = frozenset()
-    cycle: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
-class _Question:
-    """One open operation: who is in it, and who is the reason that it does not end."""
-
-    key: OpKey
-    op: str
-    inside: list[int] = field(default_factory=list)  # have it open
-    not_joined: list[int] = field(default_factory=list)
-    held_up: list[int] = field(default_factory=list)  # joined, but something issued earlier is still open
-    absent: list[int] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)  # have finished it
-    running: list[int] = field(default_factory=list)  # in it, and their device has started it
-    synchronising: bool = False
-
-    @property
-    def blockers(self) -> list[int]:
-        return self.not_joined + self.held_up + self.absent
 
 
 def find_roots(all_of: Standings) -> Blame:
-    """Deterministic in its input; linear in the sum of the sizes of the groups with open operations."""
-    questions = _questions(all_of)
+    """Deterministic in its input; about linear in the sum of the sizes of the groups with open operations."""
+    questions = ask_all(all_of)
     behind = _behind(all_of, questions)
     mismatched = _mismatched(all_of, questions)
-    stuck = frozenset(rank for rank, each in all_of.known.items() if each.pending)
-    certain = behind.keys() | mismatched.keys()
-    edges: dict[int, list[tuple[OpKey, list[int]]]] = {}
-    for rank, standing in all_of.known.items():
-        if rank in certain:
-            edges[rank] = []
-            continue
-        asked = [(each.key, [m for m in questions[each.key].blockers if m != rank]) for each in standing.pending]
-        edges[rank] = [(key, blockers) for key, blockers in asked if blockers]
-    wanted = _wanted(questions)
-    not_joined = _not_joined(all_of, questions, edges, wanted, certain)
-    roots: dict[int, Root] = {**not_joined, **mismatched, **behind}
-    absent = _absent(all_of, wanted, edges, roots)
+    graph = WaitGraph(all_of, questions, behind.keys() | mismatched.keys())
+    roots: dict[int, Root] = {**_not_joined(all_of, questions, graph, {**mismatched, **behind}), **mismatched, **behind}
+    absent = _absent(all_of, graph, roots)
     sources = roots.keys() | absent.keys()
     inside = _inside(questions, sources)
     for each in inside:
         sources = sources | set(each.ranks)
-    waits_for = _follow(edges, sources)
+    waits_for = graph.follow(sources)
+    stuck = frozenset(rank for rank, each in all_of.known.items() if each.pending)
     unexplained = frozenset(rank for rank in stuck if rank not in waits_for and rank not in sources)
-    cycle = tuple(sorted(unexplained)) if unexplained and not roots and not inside else ()
     found = sorted({**absent, **roots}.values(), key=lambda root: (-root.certainty, root.rank))
-    return Blame(tuple(found), inside, waits_for, stuck, unexplained, cycle)
+    return Blame(tuple(found), inside, waits_for, stuck, unexplained)
 
 
-def _questions(all_of: Standings) -> dict[OpKey, _Question]:
-    questions: dict[OpKey, _Question] = {}
-    for standing in all_of.known.values():
-        for pending in standing.pending:
-            question = questions.get(pending.key)
-            if question is None:
-                question = questions[pending.key] = _Question(pending.key, pending.op)
-            question.synchronising = question.synchronising or pending.synchronising
-    for question in questions.values():
-        _ask(all_of, question)
-    return questions
-
-
-def _ask(all_of: Standings, question: _Question) -> None:
-    key = question.key
-    members: Iterable[int] = (key.sender, key.receiver) if key.p2p else all_of.members.get(key.group, ())
-    for member in members:
-        standing = all_of.known.get(member)
-        if standing is None:
-            question.absent.append(member)
-            continue
-        mine = standing.opened(key)
-        if mine is not None:
-            question.inside.append(member)
-            if mine.started:
-                question.running.append(member)
-            if standing.ordered and _earlier(standing, mine):
-                question.held_up.append(member)
-        elif key.p2p or standing.joined.get(key.group, -1) < key.seq:
-            question.not_joined.append(member)
-        elif standing.finished.get(key.group, -1) >= key.seq:
-            question.done.append(member)
-        else:
-            question.held_up.append(member)  # joined, with an older operation of this very group still open
-
-
-def _earlier(standing: Standing, mine: Pending) -> bool:
-    return any(each.order < mine.order for each in standing.pending)
-
-
-def _behind(all_of: Standings, questions: Mapping[OpKey, _Question]) -> dict[int, Root]:
+def _behind(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int, Root]:
     """Ranks that have not finished what others of the group could not have finished without them."""
     found: dict[int, Root] = {}
     for key, question in questions.items():
@@ -185,22 +116,21 @@ def _behind(all_of: Standings, questions: Mapping[OpKey, _Question]) -> dict[int
     return found
 
 
-def _not_started(question: _Question, found: dict[int, Root]) -> None:
+def _not_started(question: Question, found: dict[int, Root]) -> None:
     """Members whose device has not begun what the devices of all others have, with nothing older in its way."""
     if question.blockers or question.done or len(question.running) < 2:
         return
-    idle = [rank for rank in question.inside if rank not in question.running]
-    if len(idle) * 2 > len(question.inside):
+    if len(question.queued) * 2 > len(question.inside):
         return
     detail = f"the devices of {len(question.running)} members have started it, its own has not"
-    for rank in idle:
+    for rank in question.queued:
         found.setdefault(
             rank,
             Root(rank, RootKind.BEHIND, 0.85, question.key, question.op, tuple(question.running), lag=1, detail=detail),
         )
 
 
-def _mismatched(all_of: Standings, questions: Mapping[OpKey, _Question]) -> dict[int, Root]:
+def _mismatched(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int, Root]:
     """Ranks that brought another operation or size to the same place in the sequence than most of the group."""
     found: dict[int, Root] = {}
     for key, question in questions.items():
@@ -238,44 +168,33 @@ def _words(signature: tuple[object, ...]) -> str:
     return f"{op} of {rest[0]}" if rest else str(op)
 
 
-def _wanted(questions: Mapping[OpKey, _Question]) -> dict[int, list[_Question]]:
-    """Rank -> the operations in which others wait for it to join."""
-    wanted: dict[int, list[_Question]] = defaultdict(list)
-    for question in questions.values():
-        for rank in question.not_joined + question.absent:
-            if any(other != rank for other in question.inside):
-                wanted[rank].append(question)
-    return wanted
-
-
 def _not_joined(
-    all_of: Standings,
-    questions: Mapping[OpKey, _Question],
-    edges: Mapping[int, list[tuple[OpKey, list[int]]]],
-    wanted: Mapping[int, list[_Question]],
-    certain: Iterable[int],
+    all_of: Standings, questions: Mapping[OpKey, Question], graph: WaitGraph, certain: Mapping[int, Root]
 ) -> dict[int, Root]:
     found: dict[int, Root] = {}
-    already = set(certain)
     for rank, standing in all_of.known.items():
-        asked = [each for each in wanted.get(rank, []) if rank in each.not_joined]
-        if rank in already or edges[rank]:
+        if rank in certain or rank in graph.waiting:
             continue
+        asked = graph.unjoined.get(rank, [])
         if not asked:
-            if idle := _idle(all_of, standing, len(edges)):
+            if idle := _idle(all_of, standing):
                 found[rank] = idle
             continue
-        question = _telling(asked)
-        if standing.pending and any(len(questions[each.key].inside) > 1 for each in standing.pending):
+        if any(len(questions[each.key].inside) > 1 for each in standing.pending):
             continue  # it is inside something together with others: they are held inside, not by it alone
+        question = _telling(asked)
         detail = "nothing of its own is open" if not standing.pending else "what it has open waits for nobody"
         found[rank] = Root(rank, RootKind.NOT_JOINED, 0.92, question.key, question.op, tuple(question.inside), detail=detail)
     return found
 
 
-def _idle(all_of: Standings, standing: Standing, known: int) -> Root | None:
+def _idle(all_of: Standings, standing: Standing) -> Root | None:
     """A rank with nothing open while all others are stuck, and only silent ranks could be waiting for it: half a reason."""
-    if standing.pending or not all_of.absent or sum(1 for each in all_of.known.values() if not each.pending) * 4 > known:
+    if (
+        standing.pending
+        or not all_of.absent
+        or sum(1 for each in all_of.known.values() if not each.pending) * 4 > len(all_of.known)
+    ):
         return None
     shared = sorted(all_of.absent & _neighbours(all_of, standing.rank))
     if not shared:
@@ -291,26 +210,25 @@ def _idle(all_of: Standings, standing: Standing, known: int) -> Root | None:
     )
 
 
-def _telling(asked: list[_Question]) -> _Question:
+def _telling(asked: list[Question]) -> Question:
     """The question that shows most: a collective before an exchange of two, the most waiting, then the first by name."""
     return min(asked, key=lambda q: (q.key.p2p, -len(q.inside), q.key))
 
 
-def _absent(
-    all_of: Standings,
-    wanted: Mapping[int, list[_Question]],
-    edges: Mapping[int, list[tuple[OpKey, list[int]]]],
-    roots: Mapping[int, Root],
-) -> dict[int, Root]:
+def _absent(all_of: Standings, graph: WaitGraph, roots: Mapping[int, Root]) -> dict[int, Root]:
     """Silent ranks that others wait for. Where a known root may be holding up the silent one as well, its silence is half a
     reason at most; where nothing else can be the reason, it is the reason."""
     found: dict[int, Root] = {}
-    heads = {rank: min(each.pending, key=lambda p: p.order).key for rank, each in all_of.known.items() if each.pending}
-    victims = _follow(edges, roots).keys() | roots.keys()
-    rivals = [rank for rank in all_of.absent if wanted.get(rank)]
-    for rank in sorted(rivals):
-        asked = wanted[rank]
-        direct = [q for q in asked if any(heads[other] == q.key for other in q.inside if other not in roots)]
+    heads = {
+        min(each.pending, key=lambda p: p.order).key
+        for rank, each in all_of.known.items()
+        if each.pending and rank not in roots
+    }
+    victims = graph.follow(roots).keys() | roots.keys()
+    rivals = sorted(rank for rank in all_of.absent if graph.unheard.get(rank))
+    for rank in rivals:
+        asked = graph.unheard[rank]
+        direct = [question for question in asked if question.key in heads]
         question = _telling(direct or asked)
         if not direct:
             certainty = 0.25 if roots else 0.4
@@ -327,7 +245,7 @@ def _neighbours(all_of: Standings, rank: int) -> set[int]:
     return {other for members in all_of.members.values() if rank in members for other in members} - {rank}
 
 
-def _absence(rank: int, certainty: float, question: _Question) -> Root:
+def _absence(rank: int, certainty: float, question: Question) -> Root:
     return Root(
         rank,
         RootKind.ABSENT,
@@ -339,7 +257,7 @@ def _absence(rank: int, certainty: float, question: _Question) -> Root:
     )
 
 
-def _inside(questions: Mapping[OpKey, _Question], sources: Iterable[int]) -> tuple[Inside, ...]:
+def _inside(questions: Mapping[OpKey, Question], sources: Iterable[int]) -> tuple[Inside, ...]:
     """Operations that all members are in, with nothing older open, and that still do not end."""
     known = set(sources)
     found = []
@@ -348,24 +266,3 @@ def _inside(questions: Mapping[OpKey, _Question], sources: Iterable[int]) -> tup
             continue
         found.append(Inside(key, question.op, tuple(sorted(question.inside))))
     return tuple(found)
-
-
-def _follow(edges: Mapping[int, list[tuple[OpKey, list[int]]]], sources: Iterable[int]) -> dict[int, tuple[int, OpKey, str]]:
-    """For each rank that waits, directly or through others, for one of `sources`: whom, and in which operation."""
-    waiting: dict[int, list[tuple[int, OpKey]]] = defaultdict(list)
-    for rank, asked in edges.items():
-        for key, blockers in asked:
-            for blocker in blockers:
-                waiting[blocker].append((rank, key))
-    reached: dict[int, tuple[int, OpKey, str]] = {}
-    roots = set(sources)
-    frontier = sorted(roots)
-    while frontier:
-        after: set[int] = set()
-        for blocker in frontier:
-            for rank, key in sorted(waiting.get(blocker, [])):
-                if rank not in reached and rank not in roots:
-                    reached[rank] = (blocker, key, "directly" if blocker in roots else "through others")
-                    after.add(rank)
-        frontier = sorted(after)
-    return reached

@@ -25,8 +25,9 @@ class Symptom(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`score` is how likely the hypothesis is on its own evidence, 0..1. `decisive` evidence needs no waiting for more
-    (an Xid 79 on a GPU whose rank stands still). `explains` are the symptoms that would follow from it; `because` says in
+    """`score` is how likely the hypothesis is on its own evidence, 0..1. `decisive` evidence tells a fault from a pause at
+    once (an Xid 79 on a GPU whose rank stands still); `settled` means that nothing more is to be waited for, once it is
+    clear that the job does not merely pause. `explains` are the symptoms that would follow from it; `because` says in
     words how they follow."""
 
     fault_class: FaultClass
@@ -39,6 +40,7 @@ class Finding:
     explains: frozenset[Symptom] = frozenset()
     because: str = ""
     decisive: bool = False
+    settled: bool = False
     hardware: bool = False
     action: Action | None = None
     notes: tuple[Explained, ...] = ()
@@ -74,4 +76,5 @@ class Diagnosis:
     first_evidence_at: datetime
     engine: str
     decisive: bool = False
+    settled: bool = False
     unknown: tuple[str, ...] = field(default=())

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
 from goodput_common.contracts.telemetry import Event, EventName
-from goodput_common.contracts.verdict import FaultClass, Verdict, VerdictState
+from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.idle import IdleHardware
@@ -239,11 +239,8 @@ class Incidents:
                 return None
             verdict = revise(previous, diagnosis, at=at)
         else:
-            settle_s = SETTLE_S if diagnosis.culprits else UNDETERMINED_S
-            patience_s = job.stall_after_s(at)
-            if not diagnosis.decisive and stood_s < max(settle_s, patience_s):
-                return None
-            if diagnosis.fault_class is FaultClass.PROCESS_STALL and stood_s < min(patience_s, job.pause_s(at)):
+            settle_s = 0.0 if diagnosis.settled else SETTLE_S if diagnosis.culprits else UNDETERMINED_S
+            if not diagnosis.decisive and stood_s < max(settle_s, job.stall_after_s(at)):
                 return None
             incident = incident_id(self.name, job.job, job.generation, job.step)
             verdict = open_verdict(

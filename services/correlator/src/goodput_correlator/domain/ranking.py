@@ -25,6 +25,7 @@ from goodput_correlator.domain.finding import Diagnosis, Finding
 
 NAMED_MIN = 0.45
 JOINT_MIN = 0.7
+JOINT_GAP = 0.15  # joint culprits are about equally certain; what is clearly weaker may be a misread consequence
 DOUBTFUL_MIN = 0.4  # from files: also shown, as a verdict of its own with that confidence
 ALTERNATIVES_MAX = 8
 EVIDENCE_MAX = 24
@@ -62,7 +63,7 @@ def weigh(case: Case, findings: list[Finding]) -> Diagnosis:
     best = ranked[0]
     joint = [best]
     for finding in ranked[1:]:
-        if finding.score >= JOINT_MIN and all(_together(finding, other) for other in joint):
+        if finding.score >= max(JOINT_MIN, best.score - JOINT_GAP) and all(_together(finding, other) for other in joint):
             joint.append(finding)
     rivals = [f for f in ranked if f not in joint and not set(f.ranks) & set(best.ranks)]
     confidence = _share(best, rivals)
@@ -175,6 +176,7 @@ def _diagnosis(
         first_evidence_at=_first(case, evidence),
         engine=best.engine,
         decisive=best.decisive,
+        settled=best.settled,
         unknown=_unknown(case, best),
     )
 
@@ -222,11 +224,11 @@ def _waiting(case: Case, culprits: set[int]) -> tuple[Explained, ...]:
         return ()
     view = analysis(case)
     found = []
-    for rank, (blocker, key, how) in sorted(view.blame.waits_for.items()):
+    for rank, (blocker, key, direct) in sorted(view.blame.waits_for.items()):
         if rank in culprits:
             continue
         what = view.standings.describe(key)
-        because = f"it waits for rank {blocker}" if how == "directly" else f"it waits for rank {blocker}, which waits itself"
+        because = f"it waits for rank {blocker}" if direct else f"it waits for rank {blocker}, which waits itself"
         found.append(Explained(component=case.rank_component(rank), symptom=f"stands still in {what}", because=because))
     if len(found) > 24:
         more = len(found) - 24

@@ -70,7 +70,7 @@ class Pending:
     signature: tuple[object, ...] | None = None
     created_at: datetime | None = None
     frames: tuple[str, ...] = ()
-    started: bool = False  # its device has begun it (only recorders with timing know)
+    started: bool | None = None  # whether its device has begun it; None where the recorder keeps no timing
 
     @property
     def synchronising(self) -> bool:
@@ -201,6 +201,9 @@ def _from_dump(rank: int, seen: Observed, dump: FlightRecorderDump) -> Standing:
     lanes: dict[OpKey | str, Pending] = {}
     open_count = 0
     last_issued_at: datetime | None = None
+    timed = any(g.last_started >= 0 for g in dump.groups) or any(
+        c.state is CollectiveState.STARTED for c in dump.collectives
+    )
     for order, each in enumerate(dump.collectives):
         if not each.p2p:
             joined[each.group] = max(each.seq, joined.get(each.group, -1))
@@ -216,7 +219,7 @@ def _from_dump(rank: int, seen: Observed, dump: FlightRecorderDump) -> Standing:
             continue
         lane = key if key.p2p else key.group
         if lane not in lanes:
-            started = each.state is CollectiveState.STARTED
+            started = each.state is CollectiveState.STARTED if timed else None
             lanes[lane] = Pending(key, each.op, order, _signature(each), each.created_at, each.frames, started)
     for lane, first in lanes.items():
         if isinstance(lane, str):
@@ -235,7 +238,8 @@ def _from_progress(rank: int, seen: Observed, report: RankProgress) -> Standing:
         finished[group.group] = group.last_completed
         if group.last_enqueued > group.last_completed >= 0 or group.last_enqueued > 0 > group.last_completed:
             seq = group.last_completed + 1 if group.last_completed >= 0 else group.last_enqueued
-            pending.append(Pending(OpKey(group.group, seq), report.in_collective, len(pending)))
+            started = group.last_started >= seq if group.last_started >= 0 else None
+            pending.append(Pending(OpKey(group.group, seq), report.in_collective, len(pending), started=started))
     return Standing(rank, seen, joined, finished, tuple(pending), len(pending), ordered=False)
 
 

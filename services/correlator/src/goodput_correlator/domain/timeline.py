@@ -21,10 +21,11 @@ STALL_S_MIN = 2.5  # steps that stand still for less are no stall, whatever the 
 STALL_S_MAX = 180.0
 STALL_DECISIVE_S_MIN = 1.0  # with hard evidence at hand, this much standing still is enough
 START_UP_S = 120.0  # patience before the second step: compilation, data loading
-PAUSE_S_MAX = 600.0  # a phase that says "checkpoint" is believed this long
+PAUSE_S = 60.0  # while a rank says that it writes a checkpoint (or evaluates), patience is this long
 RESUME_GAP_S = 1.0  # steps further apart than this (and than usual) have stood still in between
 HEARD_S = 3.5  # a rank heard within this is "reporting"
 GAP_BUCKET_S = 10
+WARM_UP_STEPS = 5  # the first steps of a process connect and compile: they teach nothing
 GAP_BUCKETS_MAX = 180  # half an hour of the job's own pauses teach what is normal
 LONG_PHASES = frozenset({"checkpoint", "save", "eval", "evaluation", "validation", "compile"})
 EVENTS_PER_KEY_MAX = 20
@@ -44,6 +45,7 @@ class RankTrack:
     finished_at: datetime | None = None
     seq: int = -1
     heard_at: datetime | None = None
+    learned: int = 0
     exited: Observed | None = None
     stall: Observed | None = None
     dump: Observed | None = None
@@ -149,6 +151,9 @@ class JobTimeline:
     def _learn(self, track: RankTrack, seen: Observed, fact: RankProgress, finished_at: datetime) -> None:
         if not self.learning or fact.steps <= 0 or track.step < 0 or track.finished_at is None:
             return
+        track.learned += fact.steps
+        if track.learned <= WARM_UP_STEPS:
+            return
         between_s = (finished_at - track.finished_at).total_seconds()
         longest_s = max(fact.step_ms_max / 1000, between_s / fact.steps)
         bucket = int(seen.received_at.timestamp()) // GAP_BUCKET_S
@@ -169,8 +174,10 @@ class JobTimeline:
         return sum(gap[2] for gap in self._gaps) / steps if steps else 0.0
 
     @property
-    def longest_gap_s(self) -> float:
-        return max((gap[1] for gap in self._gaps), default=0.0)
+    def habit_gap_s(self) -> float:
+        """The longest gap between steps that the job has shown more than once (twice makes a habit)."""
+        longest = sorted((gap[1] for gap in self._gaps), reverse=True)[:2]
+        return longest[-1] if longest else 0.0
 
     @property
     def step(self) -> int:
@@ -186,12 +193,8 @@ class JobTimeline:
         steps = sum(gap[3] for gap in self._gaps)
         if steps < 2:
             return START_UP_S
-        usual = max(STALL_S_MIN, 5 * self.usual_step_s, 1.5 * self.longest_gap_s)
-        return PAUSE_S_MAX if self._in_long_phase(now) else min(STALL_S_MAX, usual)
-
-    def pause_s(self, now: datetime) -> float:
-        """How long the job is known to pause by itself; 0 where nothing long was seen."""
-        return PAUSE_S_MAX if self._in_long_phase(now) else 1.2 * self.longest_gap_s
+        usual_s = min(STALL_S_MAX, max(STALL_S_MIN, 5 * self.usual_step_s, 1.5 * self.habit_gap_s))
+        return max(PAUSE_S, usual_s) if self._in_long_phase(now) else usual_s
 
     def decisive_after_s(self, now: datetime) -> float:
         """The same when hard evidence is at hand."""
@@ -200,7 +203,7 @@ class JobTimeline:
     def _in_long_phase(self, now: datetime) -> bool:
         facts = [self.ranks[rank].last for rank in self.reporting(now)]
         reports = [each.fact for each in facts if each is not None and isinstance(each.fact, RankProgress)]
-        return bool(reports) and all(fact.phase in LONG_PHASES for fact in reports)
+        return any(fact.phase in LONG_PHASES for fact in reports)
 
     def paused(self, now: datetime) -> bool:
         """Whether somebody asked it to stand still."""

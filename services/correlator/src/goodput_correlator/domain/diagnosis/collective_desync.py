@@ -56,7 +56,7 @@ def _make(case: Case, root: Root, because: str) -> Finding:
         host=case.host_of_rank(root.rank),
         explains=symptoms_of(case),
         because=because,
-        decisive=root.certainty >= 0.85,
+        settled=root.certainty >= 0.85,
         action=Action(
             kind=ActionKind.RESTART_JOB,
             target=component,

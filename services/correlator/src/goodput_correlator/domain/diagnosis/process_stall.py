@@ -86,7 +86,7 @@ def _silent(case: Case) -> dict[int, Observed]:
 def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None, silent: dict[int, Observed]) -> Finding:
     component = case.rank_component(rank)
     evidence: list[Evidence] = []
-    decisive = False
+    decisive, settled = False, False
     score = 0.0
     how = "it does not move"
     if stopped is not None:
@@ -105,7 +105,7 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
         evidence.append(cite(silent[rank], words, certainty, component))
         if alive is not None:
             evidence.append(cite(alive, "its process still exists", 0.3, component))
-        decisive = decisive or (alone and quiet_s >= 3.0)
+        settled = alone and quiet_s >= 3.0
     if root is not None:
         certainty = root.certainty
         score = max(score, certainty) if score == 0.0 else min(0.97, max(score, certainty) + 0.03)
@@ -124,7 +124,8 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
         host=case.host_of_rank(rank),
         explains=symptoms_of(case),
         because=f"the others wait for rank {rank}: {how}",
-        decisive=decisive or (root is not None and root.certainty >= 0.9 and not case.offline and _complete(case)),
+        decisive=decisive,
+        settled=settled or (root is not None and root.certainty >= 0.9 and _complete(case)),
         action=_action(component, device),
     )
 
