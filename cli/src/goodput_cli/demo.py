@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from goodput_common.bus.recording import record
 from rich.text import Text
 
 from goodput_cli.output import Failure, err, out, print_json
@@ -21,6 +20,7 @@ from goodput_cli.verdict_view import headline, render
 from goodput_common.bus.errors import BusError
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.provision import provision
+from goodput_common.bus.tail import record
 from goodput_common.contracts.recovery import PlanState, RecoveryUpdate
 from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_common.runtime.clock import SystemClock
@@ -113,7 +113,8 @@ async def _play(
     for entry in simulation.ledger:
         ledger.write(entry)
     run = LiveRun(bus, simulation, SystemClock(), heard=teller.heard)
-    recorder = asyncio.create_task(record(stack.nats.url, directory / "recording.jsonl"), name="recorder")
+    recorded = asyncio.Event()
+    recorder = asyncio.create_task(_record(stack.nats.url, directory / "recording.jsonl", recorded), name="recorder")
     await run.start()
     teller.begin()
     teller.tell(f"{hosts} hosts, {simulation.idle.gpus} GPUs: job {job} starts training (simulated)")
@@ -127,9 +128,15 @@ async def _play(
     finally:
         watch.cancel()
         await run.stop()
-        recorder.cancel()
+        recorded.set()
         await asyncio.gather(watch, recorder, return_exceptions=True)
     return _result(name, seed, run, simulation, teller)
+
+
+async def _record(url: str, path: Path, until: asyncio.Event) -> None:
+    """The run's messages from the first on, for `goodput replay`."""
+    streams = ("TOPOLOGY", "TELEMETRY", "JOB")
+    await record(url, path, streams, start=dict.fromkeys(streams, 1), until=until)
 
 
 async def _watch(simulation: Simulation, teller: _Teller) -> None:
