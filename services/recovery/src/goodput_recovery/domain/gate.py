@@ -113,10 +113,11 @@ def _approved(plan: Plan, verdict: Verdict, ctx: Context) -> Go | Stay:
         if plan.expires_at is not None and ctx.now >= plan.expires_at:
             return Go(PlanState.REFUSED, f"waited {ctx.policy.budget.wait_s_max:.0f} s in vain: {answer.reason}")
         return Stay(answer.reason)
+    downtime_s = LADDER[plan.action].downtime_s * ctx.policy.prices.downtime_scale
     changes = {
         "fencing_token": ctx.token,
         "acted_at": ctx.now,
-        "verify_by": ctx.now + timedelta(seconds=ctx.policy.verify_within_s + LADDER[plan.action].downtime_s),
+        "verify_by": ctx.now + timedelta(seconds=ctx.policy.verify_within_s + downtime_s),
         "stall_generation": max(ctx.stall_generation, verdict.generation),
         "stall_step": ctx.stall_step,
         "expires_at": None,

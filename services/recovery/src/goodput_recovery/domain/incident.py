@@ -241,6 +241,7 @@ def _propose(
         actuator="none" if passive else ctx.actuator,
         passive=passive,
         state=PlanState.PROPOSED,
+        why=proposal.reason,
         reason=proposal.reason,
         cost_gpu_s=proposal.cost_gpu_s,
         not_chosen=proposal.not_chosen,

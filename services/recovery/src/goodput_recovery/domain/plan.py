@@ -52,7 +52,7 @@ class IllegalTransition(ValueError):
         self.to = to
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done about one version of one verdict. Times are UTC; `fencing_token` is 0 until it is carried out.
 
     `stall_generation` and `stall_step` are where the job stood when the action was taken: what "steps move again" is
@@ -74,8 +74,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     culprit_ranks: tuple[int, ...]
     actuator: str
     passive: bool
+    why: str  # this step and no other
     state: PlanState
-    reason: str
+    reason: str  # it is in this state
     cost_gpu_s: float
     not_chosen: tuple[NotChosen, ...]
     created_at: datetime

@@ -84,7 +84,7 @@ def price(rung: Rung, verdict: Verdict, facts: Facts, policy: Policy) -> float:
         Restore.CHECKPOINT: prices.checkpoint_interval_s / 2,
     }[rung.restore]
     unreplaced = 0 if rung.kind is ActionKind.SWAP_NODE else rung.nodes_out
-    return gpus * (rung.downtime_s + twice) + unreplaced * prices.gpus_per_host * prices.repair_s
+    return gpus * (rung.downtime_s * prices.downtime_scale + twice) + unreplaced * prices.gpus_per_host * prices.repair_s
 
 
 def target_of(kind: ActionKind, verdict: Verdict) -> ComponentId | None:

@@ -47,7 +47,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What lost time is worth, in seconds that a whole job stands still or works twice."""
+    """What lost time is worth, in seconds that a whole job stands still or works twice. `downtime_scale` fits the ladder's
+    typical downtimes to this site; the time allowed for verification grows and shrinks with it."""
+
+    downtime_scale: float = 1.0
 
     peer_interval_s: float = 10.0  # between in-memory copies; half of it is lost on average
     checkpoint_interval_s: float = 1800.0
