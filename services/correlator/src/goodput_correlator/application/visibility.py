@@ -21,7 +21,7 @@ from goodput_common.contracts.verdict import Affected, Culprit, Verdict
 from goodput_topology.graph import Fabric
 
 LEAVES_PAIRED_MAX = 64  # beyond this all uplinks of the tenant's leaves stand for the paths between them
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _BLANK = "(elsewhere)"
 
 
@@ -74,7 +74,7 @@ class Sight:
         """The text without names that are not the asker's."""
         if not self.foreign:
             return text
-        return _WORD.sub(lambda word: _BLANK if _bare(word[0]) in self.foreign else word[0], text)
+        return _WORD.sub(lambda word: _BLANK if word[0] in self.foreign else word[0], text)
 
     def tree(self, value: Any) -> Any:
         """JSON data with every text in it as `text` gives it; keys stay."""
@@ -122,10 +122,6 @@ class Sight:
         if self.sees(culprit.component):
             return replace(culprit, ranks=ranks)
         return Culprit(component=None, kind=culprit.kind, host=None, ranks=ranks)
-
-
-def _bare(word: str) -> str:
-    return word.rstrip(".-")
 
 
 def under(fabric: Fabric, hosts: frozenset[str]) -> frozenset[ComponentId]:
