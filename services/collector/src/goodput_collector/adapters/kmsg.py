@@ -22,7 +22,7 @@ from datetime import timedelta
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.domain.dedup import Folder
-from goodput_collector.domain.kernel_log import NEEDLE, KernelLogParser
+from goodput_collector.domain.kernel_log import NEEDLES, KernelLogParser
 from goodput_collector.domain.timestamps import LineClock, Placed
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Sample, Source, State
@@ -134,7 +134,7 @@ class KmsgReader:
             return []
         self._number = number
         text = match["text"]
-        if NEEDLE.search(text) is None:
+        if not NEEDLES.found_in(text):
             return []
         age_s = self._kernel_s() - int(match["usec"]) / 1e6
         if self._caught_up and abs(age_s) > DRIFT_S:

@@ -165,7 +165,7 @@ def _look(path: Path, read: Read) -> LogFile | None:
 
 def _keep(events: Iterable[Event], file: LogFile, read: Read, limits: Limits) -> None:
     """Take the events of a log, folded; plain text that holds none is unrecognised after all."""
-    folder = Folder(burst=64)
+    folder = Folder(burst=16)
     found = 0
 
     def keep(told: Iterable[Event]) -> None:

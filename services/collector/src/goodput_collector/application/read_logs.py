@@ -93,57 +93,48 @@ class LogReader:
             for line in chunk.split(b"\n"):
                 yield from self._line(line)
             return
-        if kernel_log.NEEDLE.search(chunk) is None and nccl_log.NEEDLE.search(chunk) is None:
-            return
-        start = 0
-        for at in _hits(chunk):
-            if at < start:
+        end = 0
+        for at in sorted({*kernel_log.NEEDLES.places_in(chunk), *nccl_log.NEEDLES.places_in(chunk)}):
+            if at < end:
                 continue  # in the line just read
             begin = chunk.rfind(b"\n", 0, at) + 1
             end = chunk.find(b"\n", at)
             end = len(chunk) if end < 0 else end
+            yield from self._line(chunk[begin:end], chunk, begin)
+
+    def _line(self, raw: bytes, chunk: bytes = b"", begin: int = 0) -> Iterator[Event]:
+        line = raw[:LINE_BYTES].decode("utf-8", "replace")
+        if self._entries is not None:
+            for entry in self._entries.feed(line):
+                yield from _some(self._kernel.see(entry))
+            return
+        stamp = self._clock.split(line)
+        if begin and not stamp.dated:
             self._set_clock(chunk, begin)
-            yield from self._line(chunk[begin:end])
-            start = end
+        placed = self._clock.put(stamp)
+        if nccl_log.NEEDLES.found_in(raw):
+            event = self._job.see(placed)
+            if event is not None:
+                yield event
+                return
+        yield from _some(self._kernel.see(placed))
 
     def _set_clock(self, chunk: bytes, begin: int) -> None:
-        """Give the clock the nearest stamped line before this one: a line without a stamp goes with it."""
+        """Give the clock the nearest dated line before this one: a line without a stamp goes with it."""
         end = begin - 1
         for _ in range(LOOK_BACK_LINES):
             if end <= 0:
                 return
             previous = chunk.rfind(b"\n", 0, end) + 1
-            line = chunk[previous:end][:400].decode("utf-8", "replace")
-            if self._clock.place(line).at is not None and _is_stamped(line):
+            stamp = self._clock.split(chunk[previous:end][:400].decode("utf-8", "replace"))
+            if stamp.dated:
+                self._clock.put(stamp)
                 return
             end = previous - 1
-
-    def _line(self, raw: bytes) -> Iterator[Event]:
-        line = raw[:LINE_BYTES].decode("utf-8", "replace")
-        if self._entries is not None:
-            for placed in self._entries.feed(line):
-                yield from _some(self._kernel.see(placed))
-            return
-        if nccl_log.NEEDLE.search(raw) is not None:
-            event = self._job.feed(line)
-            if event is not None:
-                yield event
-                return
-        yield from _some(self._kernel.feed(line))
-
-
-def _hits(chunk: bytes) -> list[int]:
-    found = [match.start() for needle in (kernel_log.NEEDLE, nccl_log.NEEDLE) for match in needle.finditer(chunk)]
-    return sorted(found)
 
 
 def _some(event: Event | None) -> tuple[Event, ...]:
     return () if event is None else (event,)
-
-
-def _is_stamped(line: str) -> bool:
-    stamp = split(line)
-    return stamp.at is not None or stamp.yearless is not None or stamp.uptime_s is not None
 
 
 def _boot_at(file: LogFile, reference: datetime) -> tuple[datetime | None, bool]:

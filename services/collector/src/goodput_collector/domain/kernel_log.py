@@ -10,25 +10,36 @@ file. Lines whose moment cannot be told take the collection time, and say so (`a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
 
 from goodput_collector.domain.host_log import parse_host
+from goodput_collector.domain.needles import Needles
 from goodput_collector.domain.nic_log import parse_nic
 from goodput_collector.domain.timestamps import LineClock, Placed
 from goodput_collector.domain.xid import SxidLines, parse_nvidia
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Event, EventName
 
-NEEDLE = re.compile(
-    rb"Xid \(|NVRM: |Unable to determine the device|mlx5|[Ll]ink (?:is )?(?:[Dd]own|[Uu]p)|carrier|link (?:dis)?connected"
-    rb"|AER: |PCIe Bus Error|DPC: |pciehp|blocked for more than|[Ll]ockup|LOCKUP|[Oo]ut of memory|rcu: INFO"
-    rb"|not responding|Lustre|Linux version|-- Boot|-- Reboot"
+NEEDLES = Needles(
+    *(
+        b"Xid (",
+        b"NVRM: ",
+        b"Unable to determine the device",
+        b"mlx5_core",
+        b"ink down",
+        b"ink up",
+        b"ink is ",
+        b"ink Down",
+        b"ink Up",
+    ),
+    *(b" carrier", b"link connected", b"link disconnected", b"AER: ", b"PCIe Bus Error", b"DPC: ", b"pciehp"),
+    *(b"blocked for more than", b"soft lockup", b"hard LOCKUP", b"ut of memory", b"rcu: INFO"),
+    *(b"not responding", b"Lustre", b"Linux version ", b"-- Boot ", b"-- Reboot "),
 )
-"""Matches every line that the parser can make something of; a reader of large logs skips the others unread."""
+"""In every line that the parser can make something of; a reader of large logs skips the others unread."""
 
 _PARSERS: tuple[Callable[..., Event | None], ...] = (parse_nvidia, parse_nic, parse_host)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,14 +18,15 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from goodput_collector.domain.timestamps import LineClock
+from goodput_collector.domain.needles import Needles
+from goodput_collector.domain.timestamps import LineClock, Placed
 from goodput_collector.domain.xid import excerpt
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Event, EventName, Severity
 
-NEEDLE = re.compile(
-    rb"[Ww]atchdog|NET/IB|NET/Socket|socketProgress|NCCL work:|GIL within|dump signal|gloo/transport|Timed out waiting"
-    rb"|Connection closed by (?:remote )?peer|Connection reset by peer"
+NEEDLES = Needles(
+    *(b"atchdog", b"NET/IB", b"NET/Socket", b"socketProgress", b"NCCL work:", b"GIL within", b"dump signal"),
+    *(b"gloo/transport", b"Timed out waiting", b"Connection closed by ", b"Connection reset by peer"),
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PREFIXES = (
@@ -93,7 +94,9 @@ class JobLogParser:
         self._reference = reference or _EPOCH
 
     def feed(self, line: str) -> Event | None:
-        placed = self._clock.place(line)
+        return self.see(self._clock.place(line))
+
+    def see(self, placed: Placed) -> Event | None:
         text, rank, host = placed.text, self._rank, placed.host or self._host
         for prefix in _PREFIXES:
             if (match := prefix.match(text)) is not None:

@@ -53,9 +53,9 @@ def recognise(head: bytes) -> Recognised:
         return Recognised(Kind.JOURNAL_EXPORT)
     if _KERNEL.search(head) or _has_kernel_stamps(head):
         return Recognised(Kind.KERNEL_LOG)
-    if _JOB_LOG.search(head) or nccl_log.NEEDLE.search(head):
+    if _JOB_LOG.search(head) or nccl_log.NEEDLES.found_in(head):
         return Recognised(Kind.JOB_LOG)
-    if kernel_log.NEEDLE.search(head):
+    if kernel_log.NEEDLES.found_in(head):
         return Recognised(Kind.KERNEL_LOG)
     return Recognised(Kind.TEXT, "no line of a kernel log, job log or flight recorder among the first")
 

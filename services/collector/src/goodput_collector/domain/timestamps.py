@@ -66,6 +66,11 @@ class Stamp(NamedTuple):
     ident: str = ""
     boot: str = ""
 
+    @property
+    def dated(self) -> bool:
+        """Does the line say anything about its time?"""
+        return (self.at, self.yearless, self.uptime_s, self.since_previous_s) != (None, None, None, None)
+
 
 def split(line: str, *, zone: tzinfo = UTC) -> Stamp:
     """Take one line (without its newline) apart."""
@@ -187,7 +192,14 @@ class LineClock:
         self._reference = reference
 
     def place(self, line: str) -> Placed:
-        stamp = split(line, zone=self._zone)
+        return self.put(self.split(line))
+
+    def split(self, line: str) -> Stamp:
+        """The parts of a line in this log's zone; nothing is remembered of it."""
+        return split(line, zone=self._zone)
+
+    def put(self, stamp: Stamp) -> Placed:
+        """The moment of a line that was split already."""
         at = self._at(stamp)
         if stamp.boot:
             self._boot_at = None
