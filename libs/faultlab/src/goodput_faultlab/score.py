@@ -121,12 +121,17 @@ class Score:
 
 
 def score(ledger: Iterable[LedgerEntry], verdicts: Iterable[Verdict]) -> Score:
-    """Match and judge. Order of both does not matter."""
-    entries = sorted(ledger, key=lambda entry: (entry.injected_at, entry.id))
+    """Match and judge. Order of both does not matter. Verdicts about background entries are right and not counted."""
+    given = sorted(ledger, key=lambda entry: (entry.injected_at, entry.id))
+    entries = [entry for entry in given if not entry.background]
+    background = [entry for entry in given if entry.background]
     chains: dict[str, list[Verdict]] = {}
     for verdict in sorted(verdicts, key=lambda v: (v.id, v.version)):
         chains.setdefault(verdict.id, []).append(verdict)
-    unmatched = sorted(chains.values(), key=lambda chain: (chain[0].detected_at, chain[0].id))
+    unmatched = sorted(
+        (chain for chain in chains.values() if not any(_is_background(each, chain) for each in background)),
+        key=lambda chain: (chain[0].detected_at, chain[0].id),
+    )
     scored: list[Scored] = []
     for position, entry in enumerate(entries):
         following = next((e.injected_at for e in entries[position + 1 :] if e.job == entry.job), None)
@@ -138,13 +143,23 @@ def score(ledger: Iterable[LedgerEntry], verdicts: Iterable[Verdict]) -> Score:
 
 
 def _about(entry: LedgerEntry, verdict: Verdict, following: datetime | None) -> bool:
-    if entry.job is not None and verdict.job is not None and entry.job != verdict.job:
+    if verdict.job is None and entry.job is not None:
+        if not _names(entry, verdict.culprit.component):
+            return False  # hardware that failed where the job does not run
+    elif entry.job is not None and entry.job != verdict.job:
         return False
     if verdict.detected_at < entry.injected_at - timedelta(seconds=BEFORE_S):
         return False
     if following is not None and verdict.detected_at >= following:
         return False
     return entry.cleared_at is None or verdict.detected_at <= entry.cleared_at + timedelta(seconds=AFTER_S)
+
+
+def _is_background(entry: LedgerEntry, chain: Sequence[Verdict]) -> bool:
+    """The whole chain is about no job of ours and names that component, at a time when it was broken."""
+    return _about(entry, chain[0], None) and all(
+        verdict.job is None and _names(entry, verdict.culprit.component) for verdict in chain
+    )
 
 
 def _blames(verdict: Verdict) -> bool:

@@ -28,7 +28,7 @@ from goodput_common.contracts.recovery import (
     RecoveryUpdate,
 )
 from goodput_common.contracts.registry import BY_STRUCT
-from goodput_common.contracts.telemetry import EventName, Severity, Source
+from goodput_common.contracts.telemetry import Source
 from goodput_common.contracts.verdict import ActionKind, FaultClass
 from goodput_faultlab.ledger import LedgerEntry
 from goodput_faultlab.simulate import faults, lines
@@ -36,7 +36,8 @@ from goodput_faultlab.simulate.clockwork import Clockwork, Outgoing
 from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.faults.link import RETRIES_LAST_S
 from goodput_faultlab.simulate.faults.model import MOVES_AWAY, RESTARTS_PROCESSES, Exit, Fault
-from goodput_faultlab.simulate.noise import Noise
+from goodput_faultlab.simulate.noise import Background, Noise
+from goodput_faultlab.simulate.processes import Processes
 from goodput_faultlab.simulate.spec import SimulationSpec
 from goodput_faultlab.simulate.training import Training
 from goodput_topology.snapshot import to_snapshots
@@ -81,6 +82,7 @@ class Simulation:
         self._clockwork = Clockwork(spec.start, seed, spec.transport)
         self._collectors = Collectors(self._clockwork, spec.fabric.name, spec.transport.clock_offset_s_max)
         self._training = Training(spec, self._clockwork, self._collectors, self._blocking, self._watchdogs_bark)
+        self._processes = Processes(self._training, self._clockwork, self._collectors)
         self._noise = Noise(spec, self._clockwork, self._collectors, lambda: not self._training.stalled)
         self._spares = list(spec.spares)
         self._plans: dict[str, Reaction | None] = {}
@@ -104,6 +106,11 @@ class Simulation:
     def ledger(self) -> tuple[LedgerEntry, ...]:
         """Every fault with its truth, also of those that are still to come; `cleared_at` once it is gone."""
         return tuple(self._ledger)
+
+    @property
+    def background(self) -> tuple[LedgerEntry, ...]:
+        """Faults on hosts of other jobs: whoever names them is right, and this job has nothing to do with them."""
+        return tuple(self._background_entry(number, each) for number, each in enumerate(self._noise.background))
 
     @property
     def step(self) -> int:
@@ -211,6 +218,7 @@ class Simulation:
         self._collectors.start(
             (*self.spec.hosts, *self.spec.spares, *(self._noise.others if self.spec.noise.other_jobs else ()))
         )
+        self._processes.start((*self.spec.hosts, *self.spec.spares))
         self._noise.start()
         self._clockwork.after(0.2, self._training.begin)
         for number, fault in enumerate(self._faults):
@@ -252,6 +260,21 @@ class Simulation:
             note=fault.note,
         )
 
+    def _background_entry(self, number: int, each: Background) -> LedgerEntry:
+        fabric, at = self.spec.fabric, self.spec.start + timedelta(seconds=each.at_s)
+        link = fabric.link_of(each.component) if each.down_s else None
+        return LedgerEntry(
+            id=f"{self.spec.scenario or 'background'}-{self.seed}-background-{number}",
+            scenario="background",
+            fault_class=FaultClass.LINK_FLAP if link else FaultClass.GPU_OFF_BUS,
+            component=link or each.component,
+            also_right=(fabric.ends_of(link) or ()) if link else (),
+            host=ids.host_of(each.component),
+            injected_at=at,
+            cleared_at=at + timedelta(seconds=each.down_s) if link else None,
+            background=True,
+        )
+
     def _blocking(self) -> list[Fault]:
         return [fault for fault in self._faults if fault.active]
 
@@ -260,6 +283,8 @@ class Simulation:
     def _hit(self, fault: Fault) -> None:
         fault.active = True
         self._training.silent |= fault.silent
+        for rank in fault.ranks if fault.stopped else ():
+            self._processes.stopped(self._training.layout.places[rank])
         for each in fault.exits:
             self._clockwork.after(each.after_s, partial(self._exit, fault, each))
         self._training.reconsider()
@@ -267,19 +292,14 @@ class Simulation:
     def _exit(self, fault: Fault, end: Exit) -> None:
         if not fault.active:
             return
-        self._end_process(end.rank, end.reason, end.signal or f"exit code {end.code}")
+        self._end_process(end.rank, end.reason)
 
-    def _end_process(self, rank: int, reason: str, how: str) -> None:
+    def _end_process(self, rank: int, reason: str) -> None:
         place = self._training.layout.places[rank]
         if rank in self._training.gone:
             return
         self._training.agents.leave(rank, reason)
-        wait_s = self._clockwork.rng("process").uniform(0.1, 1.0)
-        line = f"pid {place.pid} (rank {rank}): gone"
-        attrs = {"pid": str(place.pid), "rank": str(rank), "job": self.spec.job, "how": how}
-        component = ids.rank_id(self.spec.job, rank)
-        gone = lines.event(component, EventName.PROCESS_EXITED, Severity.ERROR, line, attrs)
-        self._clockwork.after(wait_s, lambda: self._collectors.add(place.host, Source.PROCESS, gone))
+        self._processes.gone(place)
 
     def _link_up(self, number: int, lasted_s: float) -> None:
         """The link is back. Connections live on if the outage was shorter than the retries last."""
@@ -331,7 +351,7 @@ class Simulation:
             at_s = rng.uniform(0.0, 0.5)
             after = self._clockwork.after
             after(at_s, partial(self._collectors.add, place.host, Source.JOB_LOG, said))
-            after(at_s + 1.0, partial(self._end_process, place.rank, WATCHDOG_ERROR, "SIGABRT"))
+            after(at_s + 1.0, partial(self._end_process, place.rank, WATCHDOG_ERROR))
             after(at_s + 1.2, partial(self._collectors.add, place.host, Source.KERNEL_LOG, torn))
 
     # ------------------------------------------------------------------------------------------------- recovery

@@ -50,7 +50,7 @@ XIDS = {
     48: XidMeaning(f"{_ROBUST}GPU_ECC_DBE", "Double Bit ECC Error", "WORKFLOW_XID_48", "workflow", Severity.ERROR),
     63: XidMeaning("INFOROM_DRAM_RETIREMENT_EVENT", "GPU memory remapping event", "IGNORE", "ignore", Severity.INFO),
     64: XidMeaning("INFOROM_DRAM_RETIREMENT_FAILURE", "GPU memory remapping failure", "RESET_GPU", "reset", Severity.FATAL),
-    74: XidMeaning("NVLINK_ERROR", "NVLink Error", "WORKFLOW_NVLINK_ERR", "workflow", Severity.ERROR),
+    74: XidMeaning("NVLINK_ERROR", "NVLINK Error", "WORKFLOW_NVLINK_ERR", "workflow", Severity.ERROR),
     79: XidMeaning(
         f"{_ROBUST}GPU_HAS_FALLEN_OFF_THE_BUS", "GPU has fallen off the bus", "RESTART_BM", "reboot", Severity.FATAL
     ),
@@ -174,14 +174,41 @@ def cable(fabric: Fabric, nic: ComponentId, what: str, error: bool) -> MakeSampl
 
 def netlink_link(fabric: Fabric, nic: ComponentId, up: bool) -> list[MakeSample]:
     """The same change as netlink tells it: the event and the new operational state."""
-    host, netdev = ids.host_of(nic) or "", fabric.attr(nic, "netdev")
-    component = ids.nic_id(host, netdev)
+    component, attrs = _netdev(fabric, nic)
     name, severity = (EventName.LINK_UP, Severity.INFO) if up else (EventName.LINK_DOWN, Severity.ERROR)
-    line = f"{netdev}: operstate {'down -> up' if up else 'up -> down'}, carrier {int(up)}"
-    return [
-        event(component, name, severity, line, {"by": "netlink", "netdev": netdev}),
-        state(component, "operstate", "up" if up else "down", netdev=netdev),
-    ]
+    operstate = "up" if up else "down"
+    line = f"{attrs['netdev']}: carrier {'gained' if up else 'lost'} (operstate {operstate}, admin up)"
+    told = event(component, name, severity, line, attrs | {"by": "netlink", "operstate": operstate, "admin": "up"})
+    return [told, operstate_of(fabric, nic, up)]
+
+
+def operstate_of(fabric: Fabric, nic: ComponentId, up: bool, *, admin_up: bool = True) -> MakeSample:
+    component, attrs = _netdev(fabric, nic)
+    attrs |= {"admin": "up" if admin_up else "down", "carrier": str(int(up))}
+    return state(component, "operstate", "up" if up else "down", **attrs)
+
+
+def port_state(fabric: Fabric, nic: ComponentId, up: bool, *, disabled: bool = False) -> MakeSample:
+    """What sysfs says of an RDMA port."""
+    _, attrs = _netdev(fabric, nic)
+    phys = "LinkUp" if up else "Disabled" if disabled else "Polling"
+    more = {"device": attrs["rdma"], "phys_state": phys, "rate": "400 Gb/sec (4X NDR)", "link_layer": "Ethernet"}
+    more |= {name: attrs[name] for name in ("pci", "netdev") if name in attrs}
+    return state(rdma_port(fabric, nic), "port_state", "ACTIVE" if up else "DOWN", **more)
+
+
+def rdma_port(fabric: Fabric, nic: ComponentId) -> ComponentId:
+    """How the collector names the port: by its RDMA device where there is one, else by its interface."""
+    return ids.nic_id(ids.host_of(nic) or "", fabric.attr(nic, "rdma") or fabric.attr(nic, "netdev"))
+
+
+def _netdev(fabric: Fabric, nic: ComponentId) -> tuple[ComponentId, dict[str, str]]:
+    attrs = {"netdev": fabric.attr(nic, "netdev")}
+    if pci := fabric.attr(nic, "pci"):
+        attrs["pci"] = ids.normal_pci(pci)
+    if rdma := fabric.attr(nic, "rdma"):
+        attrs["rdma"] = rdma
+    return rdma_port(fabric, nic), attrs
 
 
 def async_event(fabric: Fabric, nic: ComponentId, place: Place, what: str) -> MakeSample:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from goodput_common.contracts import ids
+from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Source
 from goodput_faultlab.simulate import lines
 from goodput_faultlab.simulate.clockwork import Clockwork
@@ -19,7 +21,17 @@ from goodput_faultlab.simulate.spec import SimulationSpec
 
 COUNTERS_S = 5.0
 OTHER_HOSTS_MAX = 16
+BACKGROUND_FAULTS = 6
+BACKGROUND_UNTIL_S = 180.0
 TRAFFIC_WORDS_S = 2_500_000_000  # 4-byte words a second of a busy 400G port
+
+
+class Background(NamedTuple):
+    """A real fault on a host of another job: a GPU off the bus, or a port that is down for a while."""
+
+    at_s: float
+    component: ComponentId
+    down_s: float
 
 
 class Noise:
@@ -34,6 +46,7 @@ class Noise:
         self._running = running
         mine = (*spec.hosts, *spec.spares)
         self.others = tuple(host for host in spec.fabric.hosts() if host not in set(mine))[:OTHER_HOSTS_MAX]
+        self.background = self._plan_background()
         self._totals: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
@@ -48,14 +61,8 @@ class Noise:
             if noise.counters:
                 first_s = self._clockwork.rng("counters").uniform(1.0, COUNTERS_S)
                 self._clockwork.after(first_s, partial(self._counters, host))
-        if noise.other_jobs:
-            for host in self.others:
-                self._poisson("other", 40.0, host, self._elsewhere)
-            for fault in self._spec.faults:
-                if self.others:
-                    host = self._clockwork.rng("decoy").choice(self.others)
-                    at_s = fault.at_s + self._clockwork.rng("decoy").uniform(-3.0, 3.0)
-                    self._clockwork.after(max(0.0, at_s), partial(self._elsewhere, host))
+        for each in self.background:
+            self._clockwork.after(each.at_s, partial(self._elsewhere, each))
 
     def _poisson(self, kind: str, an_hour: float, host: str, happen: Callable[[str], None]) -> None:
         if an_hour <= 0:
@@ -121,21 +128,17 @@ class Noise:
         fabric = self._spec.fabric
         for nic in fabric.nics_of_host(host):
             used = fabric.carries_traffic(nic) is True
-            netdev, rdma = fabric.attr(nic, "netdev"), fabric.attr(nic, "rdma")
-            up = used or netdev == "eth0"
-            made = lines.state(ids.nic_id(host, netdev), "operstate", "up" if up else "down", netdev=netdev)
-            self._collectors.add(host, Source.NETLINK, made)
-            if rdma:
-                device = ids.nic_id(host, rdma)
-                self._collectors.add(host, Source.RDMA, lines.state(device, "state", "ACTIVE" if used else "DOWN"))
-                self._collectors.add(host, Source.RDMA, lines.state(device, "phys_state", "LinkUp" if used else "Disabled"))
+            up = used or fabric.attr(nic, "netdev") == "eth0"
+            self._collectors.add(host, Source.NETLINK, lines.operstate_of(fabric, nic, up, admin_up=up))
+            if fabric.attr(nic, "rdma"):
+                self._collectors.add(host, Source.RDMA, lines.port_state(fabric, nic, used, disabled=not used))
 
     def _counters(self, host: str) -> None:
         rng, fabric = self._clockwork.rng("counters"), self._spec.fabric
         for nic in fabric.nics_of_host(host):
             if fabric.carries_traffic(nic) is not True:
                 continue
-            device = ids.nic_id(host, fabric.attr(nic, "rdma") or fabric.attr(nic, "netdev"))
+            device = lines.rdma_port(fabric, nic)
             if self._running() and host in self._spec.hosts:
                 words = int(TRAFFIC_WORDS_S * COUNTERS_S * rng.uniform(0.3, 0.5))
                 for name in ("port_xmit_data", "port_rcv_data"):
@@ -159,16 +162,28 @@ class Noise:
         value = self._totals[device, name] = self._totals.get((device, name), 1_000_000) + delta
         self._collectors.add(host, Source.RDMA, lines.counter(device, name, delta, value, COUNTERS_S))
 
-    def _elsewhere(self, host: str) -> None:
-        """A real fault of another job's host."""
+    def _plan_background(self) -> tuple[Background, ...]:
+        """One near each fault of the job, the others by chance within the first minutes."""
+        if not self._spec.noise.other_jobs or not self.others:
+            return ()
         rng, fabric = self._clockwork.rng("elsewhere"), self._spec.fabric
-        gpu = rng.choice(fabric.gpus_of_host(host))
-        what = rng.randrange(3)
-        if what == 0:
-            self._collectors.add(host, Source.KERNEL_LOG, lines.xid(fabric, gpu, 79))
-        elif what == 1:
+        at_s = [max(3.0, fault.at_s + rng.uniform(-3.0, 3.0)) for fault in self._spec.faults]
+        at_s += [rng.uniform(3.0, BACKGROUND_UNTIL_S) for _ in range(BACKGROUND_FAULTS)]
+        planned = []
+        for when_s in sorted(at_s):
+            gpu = rng.choice(fabric.gpus_of_host(rng.choice(self.others)))
             nics = fabric.nics_of_gpu(gpu)
-            if nics:
-                self._flap(host, nics[0], rng.uniform(1.0, 20.0))
-        else:
-            self._collectors.add(host, Source.KERNEL_LOG, lines.victim(fabric, gpu, 4242, 79))
+            flaps = bool(nics) and rng.random() < 0.4
+            planned.append(Background(when_s, nics[0] if flaps else gpu, rng.uniform(1.0, 20.0) if flaps else 0.0))
+        return tuple(planned)
+
+    def _elsewhere(self, each: Background) -> None:
+        host = ids.host_of(each.component) or ""
+        if each.down_s:
+            self._flap(host, each.component, each.down_s)
+            return
+        fabric = self._spec.fabric
+        self._collectors.add(host, Source.KERNEL_LOG, lines.xid(fabric, each.component, 79))
+        for gpu in fabric.gpus_of_host(host)[:2]:
+            if gpu != each.component:
+                self._collectors.add(host, Source.KERNEL_LOG, lines.victim(fabric, gpu, 4242, 79))

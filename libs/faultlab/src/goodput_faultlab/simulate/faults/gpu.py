@@ -68,7 +68,7 @@ def _off_bus(flavour: str) -> Maker:
             note=f"GPU {place.local} of {host} ({fabric.attr(gpu, 'pci')}) falls off the bus",
             obstacle=stops(place.rank) if raises else halts(place.rank),
             emissions=tuple(emissions),
-            exits=(Exit(rng.uniform(1.0, 4.0), place.rank, reason=CUDA_LOST, code=1),) if raises else (),
+            exits=(Exit(rng.uniform(1.0, 4.0), place.rank, reason=CUDA_LOST),) if raises else (),
             cured_by=lambda kind, target: kind in MOVES_AWAY and hits(target, place),
         )
 
@@ -115,7 +115,7 @@ def _memory(flavour: str) -> Maker:
             note=f"uncorrectable memory error on GPU {place.local} of {host} (Xid {flavour})",
             obstacle=stops(place.rank) if raises else halts(place.rank),
             emissions=(*emissions, *_peers_time_out(fabric, layout, place, rng)),
-            exits=(Exit(rng.uniform(0.3, 1.2), place.rank, reason=CUDA_ECC, code=1),) if raises else (),
+            exits=(Exit(rng.uniform(0.3, 1.2), place.rank, reason=CUDA_ECC),) if raises else (),
             cured_by=cured,
         )
 

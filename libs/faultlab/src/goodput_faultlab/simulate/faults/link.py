@@ -35,6 +35,7 @@ from goodput_faultlab.simulate.stall import Obstacle
 from goodput_topology.graph import Fabric
 
 RETRIES_LAST_S = 6.0  # 7 retries with the usual time-out; a longer outage breaks the connection
+RDMA_LOOK_S = 5.0
 NEVER = math.inf
 Outages = Callable[[FaultSpec, random.Random], tuple[tuple[float, float], ...]]
 
@@ -73,7 +74,7 @@ def _link(flavour: str, outages: Outages) -> Maker:
         ranks = tuple(r for r in layout.on_host(place.host) if nic in fabric.nics_of_gpu(layout.places[r].gpu))
         groups = frozenset(layout.group(rank, "data").name for rank in ranks)
         times = outages(spec, rng)
-        emissions = [each for down, up in times for each in _transitions(fabric, nic, place, down, up)]
+        emissions = [each for down, up in times for each in _transitions(fabric, nic, place, rng, down, up)]
         broken = any(up - down > RETRIES_LAST_S for down, up in times)
         emissions += _peers(fabric, layout, ranks, rng, broken)
         ends = fabric.ends_of(link) or ()
@@ -110,7 +111,9 @@ def _nic(fabric: Fabric, layout: Layout, rank: int) -> ComponentId:
     return nics[0]
 
 
-def _transitions(fabric: Fabric, nic: ComponentId, place: Place, down: float, up: float) -> list[Emission]:
+def _transitions(
+    fabric: Fabric, nic: ComponentId, place: Place, rng: random.Random, down: float, up: float
+) -> list[Emission]:
     host, rdma = ids.host_of(nic) or "", fabric.attr(nic, "rdma")
     found = []
     changes: Sequence[tuple[float, bool]] = ((down, False),) if math.isinf(up) else ((down, False), (up, True))
@@ -118,14 +121,12 @@ def _transitions(fabric: Fabric, nic: ComponentId, place: Place, down: float, up
         found.append(Emission(at, host, Source.KERNEL_LOG, lines.kernel_link(fabric, nic, is_up)))
         found += [Emission(at + 0.01, host, Source.NETLINK, each) for each in lines.netlink_link(fabric, nic, is_up)]
         if rdma:
-            component = ids.nic_id(host, rdma)
-            word = "ACTIVE" if is_up else "DOWN"
-            found.append(Emission(at + 0.6, host, Source.RDMA, lines.state(component, "state", word)))
-            phys = "LinkUp" if is_up else "Polling"
-            found.append(Emission(at + 0.6, host, Source.RDMA, lines.state(component, "phys_state", phys)))
+            look_s = rng.uniform(0.2, RDMA_LOOK_S)  # the counters are read every few seconds
+            found.append(Emission(at + look_s, host, Source.RDMA, lines.port_state(fabric, nic, is_up)))
             if not is_up:
-                found.append(Emission(at + 0.6, host, Source.RDMA, lines.counter(component, "link_downed", 1, 1, 1.0)))
-                found.append(Emission(at + 0.6, host, Source.RDMA, lines.counter(component, "symbol_error", 37, 37, 1.0)))
+                for name, delta in (("link_downed", 1), ("symbol_error", rng.randrange(1, 60))):
+                    made = lines.counter(ids.nic_id(host, rdma), name, delta, delta, RDMA_LOOK_S)
+                    found.append(Emission(at + look_s, host, Source.RDMA, made))
             event = "port active" if is_up else "port error"
             found.append(Emission(at + 0.05, host, Source.JOB_LOG, lines.async_event(fabric, nic, place, event)))
     return found
@@ -141,8 +142,8 @@ def _peers(fabric: Fabric, layout: Layout, ranks: tuple[int, ...], rng: random.R
             if device:
                 retried = rng.randrange(20, 200)
                 for name, delta in (("local_ack_timeout_err", retried), ("roce_adp_retrans", retried * 2)):
-                    made = lines.counter(ids.nic_id(host, device), name, delta, delta + rng.randrange(1000), 1.0)
-                    found.append(Emission(rng.uniform(1.0, 2.0), host, Source.RDMA, made))
+                    made = lines.counter(ids.nic_id(host, device), name, delta, delta + rng.randrange(1000), RDMA_LOOK_S)
+                    found.append(Emission(rng.uniform(1.0, RDMA_LOOK_S), host, Source.RDMA, made))
             if broken:
                 error = lines.net_error(fabric, near, far, layout.places[peer])
                 found.append(Emission(rng.uniform(RETRIES_LAST_S, RETRIES_LAST_S + 4.0), host, Source.JOB_LOG, error))

@@ -33,22 +33,20 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A rank's process ends `after_s` seconds after the fault: told by the agent if it raised, by the collector either
-    way."""
+    """A rank's process ends `after_s` seconds after the fault. `reason` is the exception that its agent tells of, "" for a
+    kill, which leaves no word."""
 
     after_s: float
     rank: int
-    reason: str = ""  # of an exception; empty for a kill
-    signal: str = ""
-    code: int = 0
+    reason: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """A planned fault. `obstacle(op)` says what stands in the way when the step had come to collective `op`.
 
-    `silent`: ranks whose process gives no sign any more, from inside. `stays_down_s`: for a link, [down, up) times after the
-    start; an open end is infinity. `cures` decides whether an action at a target removes the cause.
+    `silent`: ranks whose process gives no sign any more, from inside. `outages`: for a link, [down, up) times after the
+    start; an open end is infinity. `cured_by` decides whether an action at a target removes the cause.
     """
 
     spec: FaultSpec

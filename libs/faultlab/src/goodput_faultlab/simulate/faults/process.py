@@ -24,12 +24,7 @@ def _cured(place: Place, kind: ActionKind, target: str | None) -> bool:
 def _dead(flavour: str) -> Maker:
     def make(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
         place = victim_place(spec, layout, rng)
-        end = {
-            "killed": Exit(0.0, place.rank, signal="SIGKILL"),
-            "segfault": Exit(0.0, place.rank, signal="SIGSEGV"),
-            "oom": Exit(0.1, place.rank, signal="SIGKILL"),
-            "raised": Exit(0.0, place.rank, reason="ValueError: expected a batch of 4 samples, got 3", code=1),
-        }[flavour]
+        reason = "ValueError: expected a batch of 4 samples, got 3" if flavour == "raised" else ""
         emissions = []
         if flavour == "oom":
             line = (
@@ -47,7 +42,7 @@ def _dead(flavour: str) -> Maker:
             note=f"process of rank {place.rank} on {place.host} ends ({flavour})",
             obstacle=stops(place.rank),
             emissions=tuple(emissions),
-            exits=(end,),
+            exits=(Exit(0.0, place.rank, reason),),
             cured_by=lambda kind, target: _cured(place, kind, target),
         )
 
@@ -58,12 +53,6 @@ def _stall(flavour: str) -> Maker:
     def make(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
         place = victim_place(spec, layout, rng)
         component = ids.rank_id(layout.job, place.rank)
-        emissions = []
-        if flavour == "frozen":
-            line = f"pid {place.pid}: state S -> T (stopped)"
-            attrs = {"pid": str(place.pid), "state": "T", "rank": str(place.rank), "job": layout.job}
-            stopped = lines.event(component, EventName.PROCESS_STOPPED, Severity.WARNING, line, attrs)
-            emissions.append(Emission(rng.uniform(0.1, 1.0), place.host, Source.PROCESS, stopped))
         where = {
             "frozen": ("", ()),
             "gil": ("", ()),
@@ -81,7 +70,6 @@ def _stall(flavour: str) -> Maker:
                 "data": f"rank {place.rank} on {place.host} waits for input for ever",
             }[flavour],
             obstacle=stops(place.rank),
-            emissions=tuple(emissions),
             silent=frozenset((place.rank,)) if flavour in ("frozen", "gil") else frozenset(),
             phase=where[0],
             frames=where[1],
