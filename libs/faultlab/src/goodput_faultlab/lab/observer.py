@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO
 
-from goodput_common.bus.recording import write_record
-
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Consumer, Message, Subscription
+from goodput_common.bus.recording import write_record
 from goodput_common.contracts.job import RankProgress
 from goodput_common.contracts.recovery import RecoveryUpdate
 from goodput_common.contracts.subjects import STREAMS
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Source, SourceStatus
 from goodput_common.contracts.verdict import Verdict
 
 RECORDED = tuple(stream for stream in STREAMS if stream.name != "REJECTED")
@@ -71,6 +71,8 @@ class Observer:
         self._bus = bus
         self._subscriptions: list[Subscription] = []
         self.run: RunLog | None = None
+        self.collectors: set[str] = set()  # hosts whose collector has said that its process source works
+        self.changed = asyncio.Event()
 
     async def start(self) -> None:
         for stream in RECORDED:
@@ -84,5 +86,11 @@ class Observer:
             await subscription.drain()
 
     async def _take(self, message: Message) -> None:
+        data = message.data
+        if isinstance(data, CollectorHeartbeat) and any(
+            each.source is Source.PROCESS and each.status is SourceStatus.OK for each in data.sources
+        ):
+            self.collectors.add(data.host)
+            self.changed.set()
         if self.run is not None:
             self.run.take(message)

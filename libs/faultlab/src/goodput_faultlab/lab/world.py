@@ -6,6 +6,7 @@ Built inside namespaces of the lab's own (see `enter`). All of it in parallel: o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from goodput_common.bus.jetstream import JetStreamBus
+from goodput_common.bus.provision import provision
 from goodput_common.contracts import subjects
 from goodput_faultlab.lab.forge import RankForge
 from goodput_faultlab.lab.freezer import Freezer
@@ -29,6 +31,7 @@ from goodput_faultlab.lab.topology import SOURCE, snapshot
 from goodput_faultlab.ledger import Ledger
 from goodput_faultlab.stack import Stack
 
+COLLECTORS_WITHIN_S = 90.0
 COLLECTOR_STOP_WITHIN_S = 10.0
 
 
@@ -62,19 +65,47 @@ class World:
         self._say(f"network: {len(self._plan.all_hosts)} hosts, {self._plan.rails} rail(s), management")
         await asyncio.to_thread(self._network.build)
         await self._forge.start(self._network.host_namespace.values())
-        await self._stack.start()
-        self._bus = await JetStreamBus.connect(self._stack.nats.url, name="lab")
-        self._observer = Observer(self._bus)
-        await self._observer.start()
-        self._say("a collector on each host")
-        for host in self._plan.all_hosts:
-            self._kernel_log(host.name).parent.mkdir(parents=True, exist_ok=True)
-            self._kernel_log(host.name).touch()
-            self._run_dir(host.name).mkdir(parents=True, exist_ok=True)
-            self._collectors[host.name] = await self._start_collector(host.name)
+        await self._stack.nats.start()
+        await asyncio.gather(self._start_observing(), self._stack.start())
         await self._publish_topology()
         await self._forge.ready()
+        await self._collectors_ready()
         self._say("the lab is ready")
+
+    async def _start_observing(self) -> None:
+        self._bus = await JetStreamBus.connect(self._stack.nats.url, name="lab")
+        await provision(self._bus)
+        self._observer = Observer(self._bus)
+        await self._observer.start()
+        self._say("starting a collector on each host")
+        for host in self._plan.all_hosts:
+            self._run_dir(host.name).mkdir(parents=True, exist_ok=True)
+            self._kernel_log(host.name).touch()
+            self._collectors[host.name] = await self._start_collector(host.name)
+
+    async def _collectors_ready(self) -> None:
+        """A fault injected before its host is watched would be a fault that nobody could have seen."""
+        assert self._observer is not None
+        deadline = asyncio.get_running_loop().time() + COLLECTORS_WITHIN_S
+        while missing := [host for host in self._collectors if host not in self._observer.collectors]:
+            self._collectors_alive()
+            self._observer.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._observer.changed.wait(), 1.0)
+            if asyncio.get_running_loop().time() > deadline:
+                silent = ", ".join(missing)
+                raise LabRunError(
+                    f"no heartbeat from the collectors of {silent} in {COLLECTORS_WITHIN_S:.0f} s; {self._where}"
+                )
+
+    def _collectors_alive(self) -> None:
+        dead = [host for host, process in self._collectors.items() if process.returncode is not None]
+        if dead:
+            raise LabRunError(f"the collectors of {', '.join(dead)} have ended; {self._where}")
+
+    @property
+    def _where(self) -> str:
+        return f"their logs are in {self._directory / 'logs'}"
 
     async def run(self, scenario: str, seed: int) -> LabResult:
         """Raises LabRunError."""
@@ -103,11 +134,7 @@ class World:
             folder=self._directory / "runs" / f"{number:03}-{scenario}",
         )
         self._job = run.job
-        dead = [host for host, process in self._collectors.items() if process.returncode is not None]
-        if dead:
-            raise LabRunError(
-                f"the collectors of {', '.join(dead)} have ended; their logs are in {self._directory / 'logs'}"
-            )
+        self._collectors_alive()
         try:
             return await run()
         finally:
@@ -152,8 +179,7 @@ class World:
             "GOODPUT_HOST": host,
             "GOODPUT_RUN_DIR": str(self._run_dir(host)),
             "GOODPUT_KERNEL_LOG": str(self._kernel_log(host)),
-            "GOODPUT_HTTP_HOST": "127.0.0.1",
-            "GOODPUT_HTTP_PORT": "8083",
+            "GOODPUT_COLLECTOR_HTTP": "false",
         }
         command = (sys.executable, "-m", "goodput_faultlab.lab.onhost", "--network", str(namespace), "--")
         with self._log(f"collector-{host}").open("ab") as log:
