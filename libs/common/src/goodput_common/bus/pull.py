@@ -17,35 +17,27 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 
 import nats.errors
 import nats.js.errors
-import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from goodput_common.bus.codec import decode
 from goodput_common.bus.connection import Backoff, Connection
 from goodput_common.bus.consumers import JetStreamLost, bind_consumer
-from goodput_common.bus.delivery import Done, Later, Never, Outcome, retry_delay_s, run_handler, too_often
-from goodput_common.bus.errors import BusUnavailable, DecodeError, ProvisioningConflict
+from goodput_common.bus.errors import BusUnavailable, ProvisioningConflict
+from goodput_common.bus.in_hand import IN_PROGRESS, NAK, InHand, StoreRejection, delivery_of, subscription_log
 from goodput_common.bus.metrics import BusMetrics
 from goodput_common.bus.ports import Consumer, Handler
-from goodput_common.bus.rejected import Rejection
 
 PULL_EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
 SILENCE_S_MAX = 12.0  # two heartbeats and a bit
 FIRST_BIND_WAIT_S = 5.0
-LONG_HANDLER_ACK_WAITS = 10
-ACK, NAK, IN_PROGRESS = b"+ACK", b"-NAK", b"+WPI"
-_EPOCH = datetime.fromtimestamp(0, UTC)
-
-StoreRejection = Callable[[Rejection], Awaitable[None]]
-Key = tuple[int, int]  # stream sequence and the broker's time: a stream made anew counts from 1 again
+UNSENT_PER_SLOT = 4
+GIVEN_BACK = ("404", "408")  # no messages, or the pull's time is up
 
 
 @dataclass(slots=True)
@@ -56,30 +48,6 @@ class _Pull:
     credits: int
     ends_at_s: float
     last_sign_s: float
-
-
-@dataclass(slots=True)
-class _Delivery:
-    """A message in hand. `reply` is that of its newest delivery, where acks go."""
-
-    subject: str
-    headers: dict[str, str]
-    body: bytes
-    reply: str
-    sequence: int
-    received_ns: int
-    deliveries: int
-    started_s: float
-    told_long: bool = False
-    task: asyncio.Task[None] | None = field(default=None, repr=False)
-
-    @property
-    def key(self) -> Key:
-        return self.sequence, self.received_ns
-
-    @property
-    def received_at(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self.received_ns // 1000)
 
 
 class PullSubscription:
@@ -97,39 +65,35 @@ class PullSubscription:
     ) -> None:
         self._connection = connection
         self._consumer = consumer
-        self._handler = handler
-        self._store_rejection = store_rejection
         self._no_stream = no_stream
-        self._log = structlog.get_logger(__name__).bind(stream=consumer.stream, durable=consumer.durable)
-        labels = (consumer.stream, consumer.durable)
-        self._consumed = metrics.consumed.labels(*labels)
-        self._acked = metrics.acked.labels(*labels)
-        self._naked = metrics.naked.labels(*labels)
-        self._rejected = metrics.rejected.labels(*labels)
-        self._rebinds = metrics.rebinds.labels(*labels)
-        self._in_hand_gauge = metrics.in_hand.labels(*labels)
+        self._log = subscription_log(consumer)
+        self._rebinds = metrics.rebinds.labels(consumer.stream, consumer.durable)
+        self._wake = asyncio.Event()
+        self._in_hand = InHand(
+            consumer,
+            handler,
+            metrics=metrics,
+            reply=self._reply,
+            store_rejection=store_rejection,
+            freed=self._wake.set,
+            log=self._log,
+        )
         self._pull: _Pull | None = None
         self._pull_numbers = itertools.count(1)
-        self._in_hand: dict[Key, _Delivery] = {}
-        self._put_off: dict[Key, float] = {}  # waiting for a retry, until when
-        self._unsent: deque[tuple[str, bytes]] = deque(maxlen=4 * consumer.slots)
-        self._wake = asyncio.Event()
+        self._unsent: deque[tuple[str, bytes]] = deque(maxlen=UNSENT_PER_SLOT * consumer.slots)
         self._bound = asyncio.Event()
         self._lost_because = ""
         self._next_sequence: int | None = None  # where a consumer of new messages goes on when its durable is gone
         self._conflict: ProvisioningConflict | None = None
         self._draining = False
         self._loop: asyncio.Task[None] | None = None
-        self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin. Waits up to 5 s for the durable to exist, so that what is published from now on is seen.
 
         Raises ProvisioningConflict. With no server it goes on trying in the background.
         """
-        name = self._consumer.durable
-        self._loop = asyncio.create_task(self._run(), name=f"pull loop {name}")
-        self._ticker = asyncio.create_task(self._tick(), name=f"pull in-progress {name}")
+        self._loop = asyncio.create_task(self._run(), name=f"pull loop {self._consumer.durable}")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._bound.wait(), FIRST_BIND_WAIT_S)
         if self._conflict is not None:
@@ -141,6 +105,7 @@ class PullSubscription:
     async def _run(self) -> None:
         backoff, trouble, binds = Backoff(), "", 0
         while not self._draining:
+            started_s = _now_s()
             try:
                 client = await self._connected()
                 if client is None:
@@ -155,11 +120,8 @@ class PullSubscription:
                     self._log.info("consumer bound", again=binds > 1)
                 trouble = ""
                 self._bound.set()
-                started_s = _now_s()
                 await self._pump(client, inbox)
-                await self._unsubscribe(client, subscription)
-                if _now_s() - started_s > HEARTBEAT_S:
-                    backoff.reset()
+                await self._unsubscribe(subscription)
                 trouble = self._tell(trouble, self._lost_because)
             except ProvisioningConflict as error:
                 self._conflict = error
@@ -172,7 +134,9 @@ class PullSubscription:
             except (OSError, TimeoutError, nats.errors.Error, nats.js.errors.Error) as error:
                 trouble = self._tell(trouble, f"{type(error).__name__}: {error}")
             self._pull = None
-            await self._sleep(backoff.next_s())
+            if _now_s() - started_s > HEARTBEAT_S:
+                backoff.reset()
+            await self._pause(backoff.next_s())
 
     def _tell(self, before: str, trouble: str) -> str:
         if trouble != before:
@@ -185,16 +149,15 @@ class PullSubscription:
                 return await self._connection.wait(1.0)
         return None
 
-    async def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake_when_draining(), seconds)
-
-    async def _wake_when_draining(self) -> None:
-        while not self._draining:
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not into a drain."""
+        ends_at_s = _now_s() + seconds
+        while not self._draining and (left_s := ends_at_s - _now_s()) > 0:
             self._wake.clear()
-            await self._wake.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left_s)
 
-    async def _unsubscribe(self, client: Client, subscription: NatsSubscription) -> None:
+    async def _unsubscribe(self, subscription: NatsSubscription) -> None:
         """Messages that were already on their way pass through `_received`, which puts them back."""
         with contextlib.suppress(OSError, TimeoutError, nats.errors.Error):
             await asyncio.wait_for(subscription.drain(), timeout=2.0)  # type: ignore[no-untyped-call]
@@ -246,97 +209,27 @@ class PullSubscription:
             return
         if pull is not None:
             pull.credits -= 1
-        delivery = _delivery(message)
-        held = self._in_hand.get(delivery.key)
+            if pull.credits <= 0:
+                self._wake.set()
+        delivery = delivery_of(message)
+        held = self._in_hand.held(delivery.key)
         if held is not None:  # delivered again while its handler runs: one handler is enough
             held.reply = delivery.reply
         elif self._draining or len(self._in_hand) >= self._consumer.slots:
             await self._reply(delivery.reply, NAK)
         else:
-            self._take(delivery)
-        if pull is not None and pull.credits <= 0:
-            self._wake.set()
+            self._next_sequence = max(self._next_sequence or 0, delivery.sequence + 1)
+            self._in_hand.take(delivery)
 
     def _status(self, headers: dict[str, str]) -> None:
         status, text = headers.get("Status", ""), headers.get("Description", "")
         if status == "100":
             return
         self._pull = None
-        released = status in ("404", "408") or (status == "409" and text.startswith(("Exceeded", "Batch", "Message Size")))
-        if not released:
+        limited = status == "409" and text.startswith(("Exceeded", "Batch", "Message Size"))
+        if status not in GIVEN_BACK and not limited:
             self._lost_because = self._lost_because or f"{status} {text}".strip()
         self._wake.set()
-
-    # -- handling --------------------------------------------------------------------------------------------------
-
-    def _take(self, delivery: _Delivery) -> None:
-        self._put_off.pop(delivery.key, None)
-        self._in_hand[delivery.key] = delivery
-        self._next_sequence = max(self._next_sequence or 0, delivery.sequence + 1)
-        self._consumed.inc()
-        self._in_hand_gauge.set(len(self._in_hand))
-        delivery.task = asyncio.create_task(
-            self._handle(delivery), name=f"{self._consumer.durable} {self._consumer.stream}#{delivery.sequence}"
-        )
-
-    async def _handle(self, delivery: _Delivery) -> None:
-        try:
-            outcome = await self._judge(delivery)
-            if isinstance(outcome, Never):
-                outcome = await self._reject(delivery, outcome)
-            if isinstance(outcome, Later):
-                self._naked.inc()
-                self._put_off[delivery.key] = _now_s() + outcome.delay_s
-                await self._reply(delivery.reply, NAK + b' {"delay": %d}' % int(outcome.delay_s * 1e9))
-            else:
-                self._acked.inc()
-                await self._reply(delivery.reply, ACK)
-        except asyncio.CancelledError:
-            await self._reply(delivery.reply, NAK)  # stopped in the middle: somebody else may have it at once
-            raise
-        finally:
-            del self._in_hand[delivery.key]
-            self._in_hand_gauge.set(len(self._in_hand))
-            self._wake.set()
-
-    async def _judge(self, delivery: _Delivery) -> Outcome:
-        if (outcome := too_often(delivery.deliveries, self._consumer.max_deliveries)) is not None:
-            return outcome
-        try:
-            message = decode(
-                delivery.subject,
-                delivery.headers,
-                delivery.body,
-                received_at=delivery.received_at,
-                stream=self._consumer.stream,
-                sequence=delivery.sequence,
-                deliveries=delivery.deliveries,
-            )
-        except DecodeError as error:
-            return Never(error.reason)
-        return await run_handler(self._handler, message, self._consumer.max_deliveries)
-
-    async def _reject(self, delivery: _Delivery, verdict: Never) -> Outcome:
-        """Acknowledge only once the rejection is stored."""
-        rejection = Rejection(
-            reason=verdict.reason,
-            stream=self._consumer.stream,
-            subject=delivery.subject,
-            sequence=delivery.sequence,
-            durable=self._consumer.durable,
-            deliveries=delivery.deliveries,
-            received_at=delivery.received_at,
-            headers=delivery.headers,
-            body=delivery.body,
-        )
-        try:
-            await self._store_rejection(rejection)
-        except BusUnavailable as error:
-            self._log.warning("a rejected message could not be kept yet", sequence=delivery.sequence, error=str(error))
-            return Later(retry_delay_s(delivery.deliveries), str(error))
-        self._rejected.inc()
-        self._log.warning("message rejected", subject=delivery.subject, sequence=delivery.sequence, reason=verdict.reason)
-        return Done()
 
     async def _reply(self, reply: str, word: bytes) -> None:
         """Tell the server; kept for the next connection when there is none (then it may also deliver again: no harm)."""
@@ -347,21 +240,6 @@ class PullSubscription:
                 return
         if word != IN_PROGRESS:
             self._unsent.append((reply, word))
-
-    async def _tick(self) -> None:
-        """Signs of life for what is in hand, three in each ack wait."""
-        ack_wait_s = self._consumer.ack_wait_s
-        while True:
-            await asyncio.sleep(ack_wait_s / 3)
-            now_s = _now_s()
-            self._put_off = {key: until for key, until in self._put_off.items() if until > now_s}
-            for delivery in list(self._in_hand.values()):
-                await self._reply(delivery.reply, IN_PROGRESS)
-                if not delivery.told_long and now_s - delivery.started_s > LONG_HANDLER_ACK_WAITS * ack_wait_s:
-                    delivery.told_long = True
-                    self._log.warning(
-                        "a handler has been running for long", sequence=delivery.sequence, subject=delivery.subject
-                    )
 
     # -- the port --------------------------------------------------------------------------------------------------
 
@@ -375,9 +253,7 @@ class PullSubscription:
             info = await client.jetstream().consumer_info(self._consumer.stream, self._consumer.durable)
         except (nats.errors.Error, nats.js.errors.Error, TimeoutError) as error:
             raise BusUnavailable(f"cannot ask about {self._consumer.durable}: {error}") from error
-        now_s = _now_s()
-        waiting = sum(1 for until in self._put_off.values() if until > now_s)
-        unfinished = max((info.num_ack_pending or 0) - waiting, len(self._in_hand))
+        unfinished = max((info.num_ack_pending or 0) - self._in_hand.put_off(), len(self._in_hand))
         return (info.num_pending or 0) + unfinished
 
     async def drain(self) -> None:
@@ -385,51 +261,18 @@ class PullSubscription:
         self._wake.set()
         if self._loop is not None:
             await self._loop
-        while tasks := [each.task for each in self._in_hand.values() if each.task is not None]:
-            await asyncio.wait(tasks)
-        await self._stop_ticker()
+        await self._in_hand.finish()
 
     async def abort(self) -> None:
         """Stop without waiting for handlers: they are cancelled, their messages go back."""
         self._draining = True
         self._wake.set()
-        tasks = [each.task for each in self._in_hand.values() if each.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=2.0)
+        await self._in_hand.abort()
         if self._loop is not None:
             self._loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._loop
-        await self._stop_ticker()
-
-    async def _stop_ticker(self) -> None:
-        if self._ticker is not None:
-            self._ticker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._ticker
 
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _delivery(message: Msg) -> _Delivery:
-    """Read the ack subject.
-
-    `$JS.ACK[.<domain>.<account>].<stream>.<consumer>.<deliveries>.<sequence>.<consumer sequence>.<ns>.<pending>[.<random>]`
-    """
-    tokens = message.reply.split(".")
-    first = 2 if len(tokens) == 9 else 4
-    deliveries, sequence, _, received_ns = (int(token) for token in tokens[first + 2 : first + 6])
-    return _Delivery(
-        subject=message.subject,
-        headers=dict(message.headers or {}),
-        body=message.data,
-        reply=message.reply,
-        sequence=sequence,
-        received_ns=received_ns,
-        deliveries=deliveries,
-        started_s=_now_s(),
-    )

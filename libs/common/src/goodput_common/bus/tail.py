@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import nats.errors
 import nats.js.errors
@@ -24,6 +22,7 @@ from nats.js import JetStreamContext, api
 from goodput_common.bus.codec import decode
 from goodput_common.bus.connection import Backoff
 from goodput_common.bus.errors import DecodeError
+from goodput_common.bus.in_hand import ack_numbers, time_of
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Message
 from goodput_common.bus.recording import Recorder, last_sequences
@@ -33,7 +32,6 @@ FETCH_S = 1.0
 INACTIVE_S = 30.0
 QUEUED_BATCHES_MAX = 4
 LAST_BATCHES_S = 5.0
-_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(slots=True)
@@ -132,7 +130,7 @@ class Tail:
                     continue
                 for message in batch:
                     delivered += 1
-                    if _numbers(message).delivered != delivered:
+                    if ack_numbers(message.reply)[2] != delivered:
                         raise nats.errors.Error(f"delivery {delivered} of the reading consumer is missing")
                 if batch:
                     yield batch
@@ -156,7 +154,7 @@ class Tail:
         )
 
     def _decode(self, stream: str, raw: Msg) -> Message | None:
-        sequence, _, received_ns = _numbers(raw)
+        _, sequence, _, received_ns = ack_numbers(raw.reply)
         if sequence < self._next[stream]:
             return None
         self._next[stream] = sequence + 1
@@ -165,7 +163,7 @@ class Tail:
                 raw.subject,
                 raw.headers,
                 raw.data,
-                received_at=_EPOCH + timedelta(microseconds=received_ns // 1000),
+                received_at=time_of(received_ns),
                 stream=stream,
                 sequence=sequence,
             )
@@ -246,16 +244,3 @@ async def _copy(tail: Tail, recorder: Recorder, until: asyncio.Event, report: Ta
         for task in (copying, stop):
             task.cancel()
         await asyncio.gather(copying, stop, return_exceptions=True)
-
-
-class _Numbers(NamedTuple):
-    sequence: int
-    delivered: int
-    received_ns: int
-
-
-def _numbers(message: Msg) -> _Numbers:
-    """See `goodput_common.bus.pull`: the ack subject's fields, though nothing is acknowledged here."""
-    tokens = message.reply.split(".")
-    first = 2 if len(tokens) == 9 else 4
-    return _Numbers(*(int(token) for token in tokens[first + 3 : first + 6]))
