@@ -10,74 +10,47 @@ says what to do next), 130 interrupted.
 from __future__ import annotations
 
 import importlib
-import logging
+import signal
 import sys
 
-import click
-import structlog
 import typer
-from typer.core import TyperGroup
 
 from goodput_cli.output import Failure, err
+from goodput_common.runtime.logs import configure_logging
 
-# name -> (module, what `goodput --help` says)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "One dead link idles a simulated 512-GPU job; see it named."),
-    "diagnose": ("diagnose", "Names the culprit from files: logs, flight-recorder dumps, sysfs trees."),
-    "up": ("up", "Every service on this machine with an embedded NATS and Postgres."),
-    "lab": ("lab", "Real ranks on hosts made of network namespaces, broken for real."),
-    "simulate": ("simulate", "Writes a simulated run and its ground truth."),
-    "replay": ("replay", "The diagnosis again, from a recording."),
-    "verdicts": ("verdicts", "Lists verdicts; --follow shows new ones."),
-    "rejected": ("rejected", "Lists messages that could not be used, with the reason."),
-    "score": ("score", "Compares verdicts with the ground truth."),
-}
+COMMANDS = ("demo", "diagnose", "up", "lab", "simulate", "replay", "verdicts", "rejected", "score")
 
 
-class LazyGroup(TyperGroup):
-    """Knows the commands' names, imports the one that is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"goodput_cli.{COMMANDS[cmd_name][0]}")
+def build(arguments: list[str]) -> typer.Typer:
+    """The command line for these arguments: with only the command that they ask for, or with all."""
+    app = typer.Typer(
+        name="goodput",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(root)
+    asked_for = next((argument for argument in arguments if argument in COMMANDS), None)
+    for name in (asked_for,) if asked_for else COMMANDS:
+        module = importlib.import_module(f"goodput_cli.{name}")
         if hasattr(module, "app"):
-            return typer.main.get_command(module.app)
-        one = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        one.command(cmd_name)(module.command)
-        return typer.main.get_command(one)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
 
 
-app = typer.Typer(
-    cls=LazyGroup,
-    help="Finds the one bad GPU, NIC, link or switch port behind a stalled training job, and proves it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-
-@app.callback()
 def root() -> None:
     """Finds the one bad GPU, NIC, link or switch port behind a stalled training job, and proves it."""
 
 
 def main() -> None:
     """Entry point of the console script."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    configure_logging("goodput", json=False, level="WARNING")
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # stop in order, as for Ctrl-C
     try:
-        app()
+        build(sys.argv[1:])()
     except Failure as failure:
         err.print(f"goodput: {failure}", style="red", markup=False)
         sys.exit(failure.exit_code)

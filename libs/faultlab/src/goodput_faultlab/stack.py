@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from goodput_common.embedded import EmbeddedNats, EmbeddedPostgres
+from goodput_common.embedded.process import launched
 
 SERVICES = ("correlator", "recovery")
 READY_WITHIN_S = 60.0
@@ -88,7 +89,7 @@ class Stack:
             service = ServiceProcess(name, port, self.directory / "logs" / f"{name}.log", self._environment(port))
             self._services[name] = service
         with service.log_path.open("ab") as log:
-            command = (sys.executable, "-m", f"goodput_{name}")
+            command = launched((sys.executable, "-m", f"goodput_{name}"), dies_by=signal.SIGTERM)
             service.process = await asyncio.create_subprocess_exec(
                 *command, env=service.environment, stdout=log, stderr=log, start_new_session=True
             )

@@ -18,6 +18,16 @@ LOG_BYTES_MAX = 16 << 20
 _LAUNCHER = Path(__file__).with_name("launch.py")
 
 
+def launched(
+    command: Sequence[str], *, launcher_options: Sequence[str] = (), dies_by: signal.Signals | None = None
+) -> list[str]:
+    """`command` through the launcher: the kernel sends it `dies_by` when this process dies, also by kill -9."""
+    options = list(launcher_options)
+    if dies_by is not None:
+        options += ["--die-with", str(os.getpid()), str(int(dies_by))]
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), *options, "--", *command]
+
+
 class EmbeddedError(Exception):
     """An embedded server could not be started or stopped; the text says why and shows the end of its log."""
 
@@ -70,16 +80,14 @@ class ServerProcess:
     ) -> None:
         self.log_path = log_path
         self.stop_signal = stop_signal
-        options = list(launcher_options)
-        if die_with_parent:
-            options += ["--die-with", str(os.getpid()), str(int(stop_signal))]
+        wrapped = launched(command, launcher_options=launcher_options, dies_by=stop_signal if die_with_parent else None)
         if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
             log_path.unlink()
         with log_path.open("ab") as log:
             self._log_start = log.tell()
             # A session of its own: Ctrl-C must reach the owner first, which stops its servers last.
             self._popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_LAUNCHER), *options, "--", *command],
+                wrapped,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
