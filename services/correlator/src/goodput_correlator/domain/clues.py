@@ -25,7 +25,32 @@ def events(case: Case, *names: EventName) -> list[tuple[Observed, Event]]:
     if case.offline or case.stalled_since is None:
         return found
     limit = case.stalled_since - timedelta(seconds=LOOK_BACK_S + CLOCK_DOUBT_S)
-    return [(each, event) for each, event in found if (event.last_at or event.observed_at) >= limit]
+    booted = _booted(case, case.stalled_since)
+    return [
+        (each, event)
+        for each, event in found
+        if (event.last_at or event.observed_at) >= max(limit, booted.get(host_of_event(event), limit))
+    ]
+
+
+def host_of_event(event: Event) -> str:
+    try:
+        return host_of(event.component) or ""
+    except InvalidComponentId:
+        return ""
+
+
+def _booted(case: Case, before: datetime) -> dict[str, datetime]:
+    """When each host last booted before the stall: an error from before a reset after which the job still ran is history. A
+    reboot during the stall excuses nothing."""
+    found: dict[str, datetime] | None = case.memo.get("booted")
+    if found is None:
+        found = case.memo["booted"] = {}
+        for each in case.events:
+            if isinstance(each.fact, Event) and each.fact.name is EventName.BOOT and each.fact.observed_at < before:
+                host = host_of_event(each.fact)
+                found[host] = max(found.get(host, each.fact.observed_at), each.fact.observed_at)
+    return found
 
 
 def canonical(case: Case, component: ComponentId) -> ComponentId:

@@ -206,8 +206,8 @@ class Incidents:
         if previous is not None and not self._worth_another_look(job, at):
             return None
         diagnosis = decide(self._case(job, at, moved_at))
-        if diagnosis is None:
-            return None
+        if diagnosis is None or not (diagnosis.culprits or job.reporting(at)):
+            return None  # nobody is left to wait: the job was ended
         return self._say(job, previous, diagnosis, stood_s, at)
 
     def _over(self, job: JobTimeline, previous: Verdict, at: datetime) -> str:

@@ -155,7 +155,9 @@ class JobTimeline:
         if track.learned <= WARM_UP_STEPS:
             return
         between_s = (finished_at - track.finished_at).total_seconds()
-        longest_s = max(fact.step_ms_max / 1000, between_s / fact.steps)
+        # a pause between steps shows only here: the time that all but one usual step leave over
+        steps = max(1, fact.step - track.step)
+        longest_s = max(fact.step_ms_max / 1000, between_s - (steps - 1) * fact.step_ms_mean / 1000)
         bucket = int(seen.received_at.timestamp()) // GAP_BUCKET_S
         total_s = max(fact.step_ms_mean / 1000 * fact.steps, between_s if fact.step_ms_mean == 0 else 0.0)
         if self._gaps and self._gaps[-1][0] == bucket:

@@ -15,7 +15,7 @@ from goodput_common.contracts.job import RankExited
 from goodput_common.contracts.telemetry import Event, EventName
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case, Observed
-from goodput_correlator.domain.clues import CLOCK_DOUBT_S, cite, events, symptoms_of
+from goodput_correlator.domain.clues import cite, events, symptoms_of
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "process_dead"
@@ -24,6 +24,8 @@ CONSEQUENCE = re.compile(
     r"|watchdog|socket|no route to host|unreachable|NCCL.*(?:system|remote) error",
     re.IGNORECASE,
 )
+TOGETHER_S = 1.2  # by the broker's clock: deaths closer than this have no order
+STOPPED_WITHIN_S = 6.0
 POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "15", "2", "1"})
 
 
@@ -39,6 +41,11 @@ class Death:
     @property
     def at(self) -> Observed:
         return self.seen[0]
+
+    @property
+    def telling(self) -> bool:
+        """It ended for a reason of its own: an exception, or a signal that nobody sends to end a job politely."""
+        return not self.consequence and bool(self.reason or (self.signal and not self.polite))
 
 
 def deaths(case: Case) -> dict[int, Death]:
@@ -104,26 +111,31 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
     found = deaths(case)
     if not found or case.placement is None:
         return ()
-    if len(found) == len(case.placement.ranks) and all(death.polite for death in found.values()):
+    if _stopped_as_a_whole(found, len(case.placement.ranks)):
         return ()
     own = {rank: death for rank, death in found.items() if not death.consequence and not death.polite}
     candidates = own or found
     first = min(candidates.values(), key=lambda death: death.at.order)
-    doubt = timedelta(seconds=CLOCK_DOUBT_S)
+    together = [d for d in candidates.values() if d.at.received_at <= first.at.received_at + timedelta(seconds=TOGETHER_S)]
+    telling = [death for death in together if death.telling]
     out = []
-    for rank, death in candidates.items():
-        late = death.at.received_at > first.at.received_at + doubt
-        score = 0.94 if rank in own else 0.5
-        if late:
-            score = 0.35
-        elif len(candidates) > 1 and not _told(death) and rank != first.rank:
-            score = min(score, 0.6)
+    for rank, death in found.items():
+        if death in telling or (rank in own and death in together and not telling):
+            score = 0.94 if len(together) == 1 or (len(telling) == 1 and death.telling) else 0.85 if death.telling else 0.5
+        else:
+            score = 0.2  # it died of what killed another, or with it
         out.append(_finding(case, death, score))
     return tuple(out)
 
 
-def _told(death: Death) -> bool:
-    return bool(death.reason or death.signal)
+def _stopped_as_a_whole(found: dict[int, Death], world: int) -> bool:
+    """All gone within seconds, and none with a reason of its own: a person or a scheduler ended the job."""
+    if len(found) < world:
+        return False
+    times = [death.at.received_at for death in found.values()]
+    return not any(death.telling for death in found.values()) and max(times) - min(times) <= timedelta(
+        seconds=STOPPED_WITHIN_S
+    )
 
 
 def _finding(case: Case, death: Death, score: float) -> Finding:
