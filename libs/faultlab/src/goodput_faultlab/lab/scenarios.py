@@ -228,6 +228,14 @@ class GpuOffBus(_Sabotaged):
             log.write(line)
         await super().inject(victim, stage)
 
+    async def clear(self, victim: Victim, stage: Stage) -> None:
+        """A lost GPU comes back only by a reset of its machine, which then logs a boot."""
+        await super().clear(victim, stage)
+        log = stage.kernel_logs[victim.host]
+        if "Xid" in log.read_text().rpartition("Linux version")[2]:
+            with log.open("a") as boot:
+                boot.write(kernel_log_line(datetime.now().astimezone(), victim.host, f"Linux version {os.uname().release}"))
+
 
 def kernel_log_line(at: datetime, host: str, text: str) -> str:
     """As `journalctl -k -o short-iso-precise` prints it."""

@@ -29,11 +29,11 @@ def events(case: Case, *names: EventName) -> list[tuple[Observed, Event]]:
     return [
         (each, event)
         for each, event in found
-        if (event.last_at or event.observed_at) >= max(limit, booted.get(host_of_event(event), limit))
+        if (event.last_at or event.observed_at) >= max(limit, booted.get(_host_of_event(event), limit))
     ]
 
 
-def host_of_event(event: Event) -> str:
+def _host_of_event(event: Event) -> str:
     try:
         return host_of(event.component) or ""
     except InvalidComponentId:
@@ -48,7 +48,7 @@ def _booted(case: Case, before: datetime) -> dict[str, datetime]:
         found = case.memo["booted"] = {}
         for each in case.events:
             if isinstance(each.fact, Event) and each.fact.name is EventName.BOOT and each.fact.observed_at < before:
-                host = host_of_event(each.fact)
+                host = _host_of_event(each.fact)
                 found[host] = max(found.get(host, each.fact.observed_at), each.fact.observed_at)
     return found
 
