@@ -24,7 +24,14 @@ from goodput_common.store.dedicated import dedicated
 from goodput_common.store.locks import lock_key
 
 _log = get_logger(__name__)
-_DATABASE_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
+_DATABASE_ERRORS = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a statement on a connection that broke under another one
+    SQLAlchemyError,
+)
 
 
 class LeaseLost(Exception):
