@@ -231,6 +231,21 @@ def subjects_struct() -> object:
     return defstruct("Foreign", [("a", int)])(1)
 
 
+async def test_a_cancelled_publisher_stops(bus: AnyBus) -> None:
+    async def for_ever() -> None:
+        while True:
+            await publish(bus, 1)
+
+    for turns in range(40):  # wherever in a publish the cancellation hits
+        task = asyncio.create_task(for_ever())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=LONG_S)
+        assert done
+        assert task.cancelled()
+
+
 # -- outcomes of a handler -------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import nats.errors
 import structlog
@@ -26,7 +27,18 @@ PING_S = 5.0
 PINGS_OUTSTANDING_MAX = 2  # a peer that is silent for 15 s is gone
 CLOSE_TIMEOUT_S = 2.0
 
+_T = TypeVar("_T")
 OnConnect = Callable[[Client], Awaitable[None]]
+
+
+async def heeding_cancel(call: Awaitable[_T]) -> _T:
+    """Await a nats-py call. Its flushing swallows a cancellation that hits it: that is raised here, after the call."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    result = await call
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+    return result
 
 
 class Backoff:

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
 from goodput_common.bus.codec import decode, encode, unescape
-from goodput_common.bus.connection import Connection
+from goodput_common.bus.connection import Connection, heeding_cancel
 from goodput_common.bus.errors import (
     BusError,
     BusUnavailable,
@@ -180,7 +180,8 @@ class JetStreamBus:
         client = await self._connection.wait(timeout_s)
         encoded = encode(data, id=id, source=source, time=self._clock.now())
         try:
-            reply = await client.request(subject, encoded.body, timeout=timeout_s, headers=encoded.headers)
+            asking = client.request(subject, encoded.body, timeout=timeout_s, headers=encoded.headers)
+            reply = await heeding_cancel(asking)
         except nats.errors.NoRespondersError:
             raise NoResponders(subject) from None
         except nats.errors.TimeoutError:

@@ -16,7 +16,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from goodput_common.bus.connection import Backoff, Connection
+from goodput_common.bus.connection import Backoff, Connection, heeding_cancel
 from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
 from goodput_common.bus.metrics import BusMetrics
 
@@ -127,7 +127,7 @@ class Publisher:
         future: asyncio.Future[Msg | None] = asyncio.get_running_loop().create_future()
         self._waiting[token] = future
         try:
-            await client.publish(subject, body, reply=f"{self._inbox}.{token}", headers=headers)
+            await heeding_cancel(client.publish(subject, body, reply=f"{self._inbox}.{token}", headers=headers))
             async with asyncio.timeout(wait_s):
                 return await future
         except nats.errors.MaxPayloadError:

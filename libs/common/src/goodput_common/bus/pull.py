@@ -25,7 +25,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 
-from goodput_common.bus.connection import Backoff, Connection
+from goodput_common.bus.connection import Backoff, Connection, heeding_cancel
 from goodput_common.bus.consumers import JetStreamLost, bind_consumer
 from goodput_common.bus.errors import BusUnavailable, ProvisioningConflict
 from goodput_common.bus.in_hand import IN_PROGRESS, NAK, InHand, StoreRejection, delivery_of, subscription_log
@@ -36,6 +36,7 @@ PULL_EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
 SILENCE_S_MAX = 12.0  # two heartbeats and a bit
 FIRST_BIND_WAIT_S = 5.0
+REFUSED_PAUSE_S = 0.5
 UNSENT_PER_SLOT = 4
 GIVEN_BACK = ("404", "408")  # no messages, or the pull's time is up
 
@@ -80,6 +81,7 @@ class PullSubscription:
         )
         self._pull: _Pull | None = None
         self._pull_numbers = itertools.count(1)
+        self._next_pull_s = 0.0
         self._unsent: deque[tuple[str, bytes]] = deque(maxlen=UNSENT_PER_SLOT * consumer.slots)
         self._bound = asyncio.Event()
         self._lost_because = ""
@@ -177,7 +179,7 @@ class PullSubscription:
                 break
             self._end_pull_when_over(_now_s())
             free = self._consumer.slots - len(self._in_hand)
-            if self._pull is None and free > 0 and not self._lost_because:
+            if self._pull is None and free > 0 and not self._lost_because and _now_s() >= self._next_pull_s:
                 await self._request(client, inbox, free)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=1.0)
@@ -226,8 +228,9 @@ class PullSubscription:
         if status == "100":
             return
         self._pull = None
-        limited = status == "409" and text.startswith(("Exceeded", "Batch", "Message Size"))
-        if status not in GIVEN_BACK and not limited:
+        if status == "409" and text.startswith("Exceeded"):  # too many pulls of all who share the durable
+            self._next_pull_s = _now_s() + REFUSED_PAUSE_S
+        elif status not in GIVEN_BACK:
             self._lost_because = self._lost_because or f"{status} {text}".strip()
         self._wake.set()
 
@@ -236,7 +239,7 @@ class PullSubscription:
         client = self._connection.client
         if client is not None:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await client.publish(reply, word)
+                await heeding_cancel(client.publish(reply, word))
                 return
         if word != IN_PROGRESS:
             self._unsent.append((reply, word))
