@@ -197,8 +197,8 @@ class Incidents:
         moved_at = job.moved_at
         if moved_at is None or job.ended or job.paused(at):
             return None
-        stood_s = (at - moved_at).total_seconds()
         dead = self._has_deaths(job)
+        stood_s = (at - moved_at).total_seconds() if dead else job.stood_s(at)
         if stood_s < job.decisive_after_s(at) or not (job.reporting(at) or dead):
             return None
         if job.ending and not dead and stood_s < ENDING_S:

@@ -190,6 +190,13 @@ class JobTimeline:
         limit = now - timedelta(seconds=HEARD_S)
         return [rank for rank, t in self.ranks.items() if t.last is not None and t.last.received_at >= limit]
 
+    def stood_s(self, now: datetime) -> float:
+        """How long steps are *shown* to stand still: up to the newest report. Silence of everybody shows nothing."""
+        if self.moved_at is None:
+            return 0.0
+        newest = max((t.last.received_at for t in self.ranks.values() if t.last is not None), default=self.moved_at)
+        return (min(newest, now) - self.moved_at).total_seconds()
+
     def stall_after_s(self, now: datetime) -> float:
         """How long steps may stand still before that alone is a stall: learned from the job's own pauses."""
         steps = sum(gap[3] for gap in self._gaps)
