@@ -33,9 +33,9 @@ _ISO = rf"(?P<year>\d{{4}})-(?P<mo>\d{{2}})-(?P<day>\d{{2}})[T ]{_CLOCK}\s?(?P<z
 
 _PRIORITY = re.compile(r"^<\d{1,3}>")
 _FACILITY = re.compile(r"^(?:(?P<host>[\w.:-]+):\s+)?(?:kern|user|mail|daemon|auth|syslog|local\d)\s*:\s*\w+\s*:\s+")
-_KMSG = re.compile(r"^\d{1,6},(?P<seq>\d+),(?P<usec>\d+),[^;\n]{0,80};(?P<text>.*)$", re.DOTALL)
-_UPTIME = re.compile(r"^\[\s*(?P<s>\d+)\.(?P<frac>\d{1,9})\](?:\[\s*[TC]\d+\])?:?\s?")
-_RELATIVE = re.compile(r"^\[\s*\+(?P<s>\d+\.\d+)\]\s?")
+_KMSG = re.compile(r"^\d{1,6},(?P<seq>\d+),(?P<usec>\d{1,17}),[^;\n]{0,80};(?P<text>.*)$", re.DOTALL)
+_UPTIME = re.compile(r"^\[\s*(?P<s>\d{1,10})\.(?P<frac>\d{1,9})\](?:\[\s*[TC]\d+\])?:?\s?")
+_RELATIVE = re.compile(r"^\[\s*\+(?P<s>\d{1,8}\.\d{1,9})\]\s?")
 _CTIME = re.compile(rf"^\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH}\s+(?P<day>\d{{1,2}}) {_CLOCK} (?P<year>\d{{4}})\]?:?\s?")
 _DAY_FIRST = re.compile(rf"^\[{_MONTH}\s+(?P<day>\d{{1,2}}) (?P<year>\d{{4}}) {_CLOCK}\]\s?")
 _DELTA_DAY = re.compile(rf"^\[{_MONTH}\s?(?P<day>\d{{1,2}}) {_CLOCK}\]\s?")
@@ -200,7 +200,10 @@ class LineClock:
 
     def put(self, stamp: Stamp) -> Placed:
         """The moment of a line that was split already."""
-        at = self._at(stamp)
+        try:
+            at = self._at(stamp)
+        except OverflowError:  # beyond any calendar
+            at = None
         if stamp.boot:
             self._boot_at = None
         if at is not None:

@@ -1,0 +1,214 @@
+"""Lines of NICs, PCIe and the host; and whole logs, down to the real ones."""
+
+# ruff: noqa: E501 - log lines are quoted whole
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goodput_collector.domain.journal_export import JournalEntries
+from goodput_collector.domain.kernel_log import NEEDLES, KernelLogParser, parse_text
+from goodput_collector.domain.timestamps import LineClock
+from goodput_common.contracts.telemetry import Event, EventName, Severity
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "public"
+
+
+def parser() -> KernelLogParser:
+    return KernelLogParser(host="h0", clock=LineClock(reference=AT), reference=AT)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "component", "severity"),
+    [
+        ("mlx5_core 0000:01:00.0 enp1s0f0: Link down", "link_down", "nic:h0/enp1s0f0/1", "error"),
+        ("mlx5_core 0000:01:00.1 rail1: Link up", "link_up", "nic:h0/rail1/1", "info"),
+        ("bnxt_en 0000:01:00.0 eth0: NIC Link is Down", "link_down", "nic:h0/eth0/1", "error"),
+        ("e1000e: eth0 NIC Link is Down", "link_down", "nic:h0/eth0/1", "error"),
+        ("ixgbe 0000:01:00.0 eth0: NIC Link is Up 10 Gbps, Flow Control: RX/TX", "link_up", "nic:h0/eth0/1", "info"),
+        ("systemd-networkd[12]: ib6: Lost carrier", "link_down", "nic:h0/ib6/1", "error"),
+        ("systemd-networkd[12]: ib6: Gained carrier", "link_up", "nic:h0/ib6/1", "info"),
+        (
+            "NetworkManager[1]: <info>  [175.1] device (eth0): link disconnected (deferring)",
+            "link_down",
+            "nic:h0/eth0/1",
+            "error",
+        ),
+        ("NetworkManager[1]: <info>  [175.1] device (eth0): carrier: link connected", "link_up", "nic:h0/eth0/1", "info"),
+        ("mlx5_core 0000:01:00.0: Port module event: module 0, Cable plugged", "cable", "nic:h0/0000:01:00/1", "info"),
+        (
+            "mlx5_core 0000:01:00.1: Port module event: module 1, Cable unplugged",
+            "cable",
+            "nic:h0/0000:01:00.1/1",
+            "warning",
+        ),
+        (
+            "mlx5_core 0000:01:00.0: Port module event[error]: module 0, Cable error, High Temperature",
+            "cable",
+            "nic:h0/0000:01:00/1",
+            "error",
+        ),
+        (
+            "mlx5_core 0000:01:00.0: wait_func:1132:(pid 4): CREATE_DCT(0x710) timeout. Will cause a leak of a command resource",
+            "nic_hang",
+            "nic:h0/0000:01:00/1",
+            "fatal",
+        ),
+        (
+            "mlx5_core 0000:01:00.0: device's health compromised - reached miss count",
+            "nic_hang",
+            "nic:h0/0000:01:00/1",
+            "fatal",
+        ),
+        (
+            "mlx5_core 0000:01:00.0: print_health_info:434:(pid 0): synd 0x7: irisc not responding",
+            "nic_hang",
+            "nic:h0/0000:01:00/1",
+            "fatal",
+        ),
+        (
+            "mlx5_core 0000:01:00.0: print_health_info:434:(pid 0): synd 0x8: unrecoverable hardware error",
+            "nic_hang",
+            "nic:h0/0000:01:00/1",
+            "fatal",
+        ),
+        ("pcieport 0000:15:01.0: AER: Corrected error received: 0000:17:00.0", "aer", "host:h0", "info"),
+        (
+            "pcieport 0000:15:01.0: AER: Uncorrectable (Fatal) error message received from 0000:17:00.0",
+            "aer",
+            "host:h0",
+            "fatal",
+        ),
+        ("pcieport 0000:15:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:17:00.0", "aer", "host:h0", "error"),
+        (
+            "nvidia 0000:9b:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)",
+            "aer",
+            "gpu:h0/0000:9b:00",
+            "error",
+        ),
+        (
+            "mlx5_core 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+            "aer",
+            "nic:h0/0000:01:00/1",
+            "info",
+        ),
+        ("pcieport 0000:15:01.0: DPC: containment event, status:0x1f01 source:0x0000", "aer", "host:h0", "fatal"),
+        ("pcieport 0000:15:01.0: pciehp: Slot(1): Card not present", "aer", "host:h0", "fatal"),
+        ("INFO: task python3:4242 blocked for more than 122 seconds.", "host_stall", "host:h0", "error"),
+        ("watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python3:4242]", "host_stall", "host:h0", "error"),
+        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", "host_stall", "host:h0", "fatal"),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", "host_stall", "host:h0", "error"),
+        ("Memory cgroup out of memory: Killed process 42 (python3) total-vm:1kB", "host_stall", "host:h0", "error"),
+        ("nfs: server 10.0.0.1 not responding, still trying", "host_stall", "host:h0", "error"),
+        ("Linux version 5.15.0-112-generic (build@host)", "boot", "host:h0", "info"),
+    ],
+)
+def test_what_a_line_tells(line: str, name: str, component: str, severity: str) -> None:
+    event = parse_text(line, host="h0", at=AT)
+    assert event is not None
+    assert (event.name, event.component, event.severity) == (name, component, severity)
+    assert NEEDLES.found_in(line.encode())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mlx5_core 0000:01:00.0: mlx5_cmd_out_err:808:(pid 1): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2)",
+        "mlx5_core 0000:01:00.0: firmware version: 20.31.1014",
+        "clocksource: Long readout interval, skipping watchdog check",
+        "systemd[1]: Finished Rotate log files.",
+        "NVRM:     -1    103  GSP_RM_ALLOC          0x0000000000002080",
+    ],
+)
+def test_what_we_cause_ourselves_and_chatter_is_passed_over(line: str) -> None:
+    assert parse_text(line, host="h0", at=AT) is None
+
+
+def test_an_aer_line_names_the_device_behind_the_port() -> None:
+    event = parse_text("pcieport 0000:15:01.0: AER: Corrected error received: 0000:17:00.0", host="h0", at=AT)
+    assert event is not None
+    assert (event.attrs["pci"], event.attrs["port"]) == ("0000:17:00", "0000:15:01")
+
+
+def test_the_host_in_a_line_wins_over_the_assumed_one() -> None:
+    event = parser().feed("Feb  7 06:18:01 vm-3 kernel: mlx5_core 0000:01:00.0 ib0: Link down")
+    assert event is not None and event.component == "nic:vm-3/ib0/1"
+
+
+def test_a_line_that_cannot_be_dated_takes_the_collection_time_and_says_so() -> None:
+    event = parser().feed("kernel: NVRM: Xid (PCI:0000:05:00): 79, x")
+    assert event is not None
+    assert (event.observed_at, event.attrs["at"]) == (AT, "unknown")
+
+
+def test_a_boot_border_is_an_event() -> None:
+    event = parser().feed("-- Boot 0b5e9f0011223344 --")
+    assert event is not None
+    assert (event.name, event.attrs) == (EventName.BOOT, {"boot_id": "0b5e9f0011223344", "at": "unknown"})
+
+
+@given(st.text(max_size=300))
+def test_any_line_is_survived(line: str) -> None:
+    parser().feed(line)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["NVRM: Xid (PCI:0000:05:00): ", "mlx5_core 0000:01:00.0: ", "AER: ", "[1.0] ", "Link down", ", 79", "pid="]
+        ),
+        max_size=8,
+    )
+)
+def test_lines_made_of_the_right_words_in_any_order_are_survived(parts: list[str]) -> None:
+    parser().feed("".join(parts))
+
+
+def test_journal_exports_give_time_host_and_a_border_between_boots() -> None:
+    export = (
+        "__REALTIME_TIMESTAMP=1767225600000000\n_HOSTNAME=n1\n_BOOT_ID=aaaaaaaa\nSYSLOG_IDENTIFIER=kernel\n"
+        "MESSAGE=NVRM: Xid (PCI:0000:05:00): 79, x\n\n"
+        "__REALTIME_TIMESTAMP=1767225601000000\n_HOSTNAME=n1\n_BOOT_ID=bbbbbbbb\nSYSLOG_IDENTIFIER=systemd-networkd\n"
+        "MESSAGE=ib6: Lost carrier\n\n"
+    )
+    entries, log = JournalEntries(), parser()
+    told: list[Event] = []
+    for line in export.split("\n"):
+        for placed in entries.feed(line):
+            event = log.see(placed)
+            if event is not None:
+                told.append(event)
+    assert [(event.name.value, event.component) for event in told] == [
+        ("xid", "gpu:n1/0000:05:00"),
+        ("boot", "host:n1"),
+        ("link_down", "nic:n1/ib6/1"),
+    ]
+    assert told[0].observed_at == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the captures under ../shared are not here")
+class TestRealLogs:
+    def events(self, name: str) -> list[Event]:
+        with (SHARED / name).open(encoding="utf-8") as file:
+            return list(parser().feed_all(file))
+
+    def test_the_gsp_timeout_is_told_at_its_pci_address(self) -> None:
+        events = self.events("gpud/dmesg-with-xid-119.log")
+        assert {event.component for event in events} == {"gpu:h0/0000:9b:00"}
+        assert {event.attrs["xid"] for event in events} == {"119"}
+        assert events[0].observed_at == datetime(2025, 2, 23, 16, 24, 18, tzinfo=UTC)
+        assert {event.severity for event in events} == {Severity.FATAL}
+
+    def test_six_flaps_of_one_interface_are_six_downs(self) -> None:
+        events = self.events("azurehpc/1dev_6flap_syslog")
+        downs = [event for event in events if event.name is EventName.LINK_DOWN]
+        assert [event.component for event in downs] == ["nic:jplc7eb7-vm-0/ib6/1"] * 6
+
+    def test_a_quiet_log_tells_nothing(self) -> None:
+        assert self.events("azurehpc/0flap_syslog") == []
