@@ -35,7 +35,6 @@ import atexit
 import os
 import sys
 import threading
-from typing import Any
 
 from goodput_agent.agent import Agent, watch_exit
 from goodput_agent.files import RunDirectory
@@ -103,12 +102,31 @@ def attach(
 
 
 async def _connect(link: Connection, identity: Identity) -> Bus:
-    from goodput_common.bus.jetstream import (
-        JetStreamBus,
-    )  # here: importing the client costs 100 ms that belong to this thread
+    from prometheus_client import CollectorRegistry  # here: these imports cost 100 ms that belong to this thread
 
-    credentials: dict[str, Any] = {"user": link.user, "password": link.password}
-    return await JetStreamBus.connect(link.url, name=identity.source, **credentials)
+    from goodput_common.bus.jetstream import JetStreamBus
+
+    _log_through_logging()
+    return await JetStreamBus.connect(
+        link.url,
+        name=identity.source,
+        user=link.user,
+        password=link.password,
+        wait_s=None,
+        registry=CollectorRegistry(),  # the default one is the training script's
+    )
+
+
+def _log_through_logging() -> None:
+    """The bus logs by structlog, which prints to stdout until somebody configures it: not in somebody else's process."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[structlog.stdlib.add_log_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
 
 
 def _nobody(job: str | None) -> Identity:

@@ -1,0 +1,243 @@
+"""What a rank says on the bus and leaves on its host, and what becomes of it when the bus is away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from goodput_agent.files import RunDirectory
+from goodput_agent.gate import PauseGate
+from goodput_agent.identity import identify
+from goodput_agent.outqueue import CAPACITY
+from goodput_agent.recorder import FlightRecorder
+from goodput_agent.reporter import Reporter
+from goodput_agent.steps import StepClock
+from goodput_common.bus.errors import BusUnavailable
+from goodput_common.bus.memory import MemoryBus
+from goodput_common.bus.ports import Consumer, Message
+from goodput_common.contracts import subjects
+from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered, StallSuspected
+from goodput_common.contracts.recovery import AgentCommand, AgentCommandKind, AgentReply, AgentReplyStatus
+from goodput_common.runtime.clock import ManualClock, SystemClock
+
+ME = identify({"RANK": "3", "WORLD_SIZE": "4", "GOODPUT_HOST": "h1", "GOODPUT_GENERATION": "2"}, job="j")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Rank:
+    """A reporter with everything around it but a process."""
+
+    def __init__(self, folder: Path, connect: Callable[[], Awaitable[Any]] | None, clock: Any = None) -> None:
+        self.steps = StepClock()
+        self.gate = PauseGate()
+        self.files = RunDirectory(folder, "j", 3)
+        self.reporter = Reporter(
+            ME,
+            self.steps,
+            self.gate,
+            FlightRecorder(modules={}),
+            self.files,
+            connect,
+            clock or SystemClock(),
+            main_thread=threading.get_ident(),
+        )
+        self.leaving = asyncio.Event()
+        self.last_words: tuple[bool, str] = (True, "")
+
+    async def run(self) -> None:
+        await self.reporter.run(self.leaving, lambda: self.last_words)
+
+    def queued(self) -> list[Any]:
+        waiting = []
+        while (head := self.reporter.queue.head()) is not None:
+            waiting.append(head.data)
+            self.reporter.queue.done(head)
+        return waiting
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.came = asyncio.Event()
+
+    async def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+        self.came.set()
+
+    async def until(self, condition: Callable[[list[Any]], bool]) -> list[Any]:
+        async with asyncio.timeout(20):
+            while not condition([message.data for message in self.messages]):
+                self.came.clear()
+                await self.came.wait()
+        return [message.data for message in self.messages]
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[MemoryBus]:
+    bus = MemoryBus()
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def ear(bus: MemoryBus) -> Ear:
+    ear = Ear()
+    await bus.consume(Consumer(durable="ear", stream="JOB", subjects=("goodput.job.>",)), ear)
+    return ear
+
+
+class OwnConnection:
+    """A connection of the rank's own to the one bus: closing it leaves the bus to the others."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self.publish = bus.publish
+        self.serve = bus.serve
+
+    async def close(self) -> None:
+        pass
+
+
+async def connected(bus: MemoryBus) -> OwnConnection:
+    return OwnConnection(bus)
+
+
+async def test_a_rank_registers_reports_and_says_goodbye(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
+    rank = Rank(tmp_path, lambda: connected(bus))
+    running = asyncio.create_task(rank.run())
+    await ear.until(lambda data: any(isinstance(each, RankProgress) for each in data))
+    registered = msgspec.json.decode(rank.files.registration.read_bytes(), type=RankRegistered)
+    assert (registered.rank, registered.host, registered.generation, registered.pid) == (3, "h1", 2, ME.pid)
+    rank.leaving.set()
+    await running
+    data = await ear.until(lambda data: any(isinstance(each, RankExited) for each in data))
+    assert data[0] == registered
+    assert data[-1].clean
+    assert not rank.files.registration.exists()
+    assert len({message.id for message in ear.messages}) == len(ear.messages)
+    assert {message.component for message in ear.messages} == {"rank:j/3"}
+
+
+async def test_an_unclean_end_keeps_the_registration_for_the_collector(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
+    rank = Rank(tmp_path, lambda: connected(bus))
+    running = asyncio.create_task(rank.run())
+    await ear.until(bool)
+    rank.last_words = (False, "RuntimeError: Connection closed by peer")
+    rank.leaving.set()
+    await running
+    data = await ear.until(lambda data: any(isinstance(each, RankExited) for each in data))
+    assert (data[-1].clean, data[-1].reason) == (False, "RuntimeError: Connection closed by peer")
+    assert rank.files.registration.exists()
+
+
+async def test_without_a_bus_the_newest_messages_are_kept_and_the_end_is_quick(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, None)
+    rank.reporter.register()
+    for _ in range(CAPACITY + 5):
+        rank.reporter.report()
+    assert len(rank.reporter.queue) == CAPACITY
+    assert rank.reporter.queue.dropped == 6
+    newest = rank.queued()[-1]
+    assert newest.seq == CAPACITY + 5
+    running = asyncio.create_task(rank.run())
+    rank.leaving.set()
+    async with asyncio.timeout(10):
+        await running
+
+
+async def test_messages_of_an_outage_arrive_after_it_in_order(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
+    bus.set_available(False)
+    rank = Rank(tmp_path, lambda: connected(bus))
+    running = asyncio.create_task(rank.run())
+    await asyncio.sleep(0)
+    rank.reporter.report()
+    await asyncio.sleep(0.05)
+    bus.set_available(True)
+    data = await ear.until(lambda data: len(data) >= 2)
+    assert isinstance(data[0], RankRegistered)
+    assert isinstance(data[1], RankProgress)
+    rank.leaving.set()
+    await running
+
+
+async def test_a_bus_that_cannot_be_reached_is_tried_again(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
+    tries = 0
+
+    async def connect() -> OwnConnection:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise BusUnavailable("no server")
+        return OwnConnection(bus)
+
+    rank = Rank(tmp_path, connect)
+    running = asyncio.create_task(rank.run())
+    await ear.until(bool)
+    assert tries == 2
+    rank.leaving.set()
+    await running
+
+
+async def test_commands_are_answered_over_the_bus(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
+    rank = Rank(tmp_path, lambda: connected(bus))
+    running = asyncio.create_task(rank.run())
+    await ear.until(bool)
+    command = AgentCommand(
+        id="c1",
+        kind=AgentCommandKind.PAUSE,
+        fabric="default",
+        job="j",
+        rank=3,
+        fencing_token=4,
+        expires_at=datetime.now(UTC) + timedelta(seconds=60),
+    )
+    subject = subjects.agent("default", "j", 3)
+    reply = await bus.request(subject, command, id="c1", source="test", timeout_s=5)
+    assert isinstance(reply, AgentReply)
+    assert reply.status is AgentReplyStatus.ACCEPTED
+    assert rank.gate.requested
+    resume = msgspec.structs.replace(command, id="c2", kind=AgentCommandKind.RESUME)
+    await bus.request(subject, resume, id="c2", source="test", timeout_s=5)
+    assert not rank.gate.requested
+    rank.leaving.set()
+    await running
+
+
+async def test_a_dump_without_torch_is_refused_with_the_reason(tmp_path: Path) -> None:
+    assert "torch.distributed is not in use" in Rank(tmp_path, None).reporter.dump("asked")
+
+
+async def test_a_stall_is_announced_once_with_where_the_loop_is(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    rank = Rank(tmp_path, None, clock)
+    for _ in range(10):
+        rank.steps.end()
+        rank.steps.finished[-1] = rank.steps.finished[-1]._replace(finished_s=clock.monotonic_s(), interval_s=0.1)
+        await clock.advance(0.1)
+        rank.reporter.look()
+    rank.queued()
+    rank.steps.enter_phase("gradients")
+    for _ in range(20):
+        await clock.advance(0.25)
+        rank.reporter.look()
+    stalls = [each for each in rank.queued() if isinstance(each, StallSuspected)]
+    assert len(stalls) == 1
+    assert stalls[0].step == 9
+    assert stalls[0].phase == "gradients"
+    assert 2000 < stalls[0].stalled_for_ms < 3000
+    assert any(frame.endswith("in test_a_stall_is_announced_once_with_where_the_loop_is") for frame in stalls[0].frames)
+
+
+async def test_a_run_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    rank = Rank(blocked, None)
+    rank.reporter.register()
+    rank.reporter.report()
+    assert [type(each) for each in rank.queued()] == [RankRegistered, RankProgress]
