@@ -55,7 +55,7 @@ async def prune_inbox(connection: AsyncConnection, table: sa.Table, *, keep: tim
 
 
 class InboxPruner(Part):
-    """Keeps the inbox small: every `every_s`, in short transactions. While the database is away it waits for the next time."""
+    """Keeps the inbox small: every `every_s`, in short transactions. While the database is away it waits for its turn."""
 
     name = "inbox pruner"
 

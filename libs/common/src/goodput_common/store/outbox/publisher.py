@@ -13,6 +13,7 @@ key's way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -23,7 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from goodput_common.bus.errors import BusUnavailable
+from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
 from goodput_common.bus.ports import Bus
 from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.logs import StateLog, get_logger
@@ -32,10 +33,18 @@ from goodput_common.runtime.tasks import Tasks, stop_task
 from goodput_common.runtime.tracing import span
 from goodput_common.store.dedicated import dedicated
 from goodput_common.store.locks import lock_key
+from goodput_common.store.outbox.statements import Statements
 from goodput_common.store.outbox.table import Undecodable, channel_of, decode, schema_of
 
 _log = get_logger(__name__)
-_DATABASE_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError)
+_DATABASE_ERRORS = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a statement on a connection that broke under another one
+    SQLAlchemyError,
+)
 _HOUSEKEEPING_S = 30.0
 _PRUNE_ROWS_MAX = 5000
 _BLOCKED_KEYS_MAX = 1000
@@ -67,10 +76,11 @@ class OutboxPublisher(Part):
         self._batch, self._keys_at_once, self._poll_s = batch, asyncio.Semaphore(keys_at_once), poll_s
         self._backoff_s_min, self._backoff_s_max, self._publish_timeout_s = backoff_s_min, backoff_s_max, publish_timeout_s
         self._attempts_max, self._keep_sent = attempts_max, keep_sent
-        self._sql = _Statements(table)
+        self._sql = Statements(table)
         self._channel, self._lock = channel_of(table), lock_key("outbox publisher", schema_of(table))
         self._wake = asyncio.Event()
         self._finishing = False
+        self._cut_off = False  # the connection that holds the lock has ended: another replica may be publishing
         self._task: asyncio.Task[Any] | None = None
         self._state = StateLog(_log)
         self._trouble = "not started"
@@ -98,6 +108,7 @@ class OutboxPublisher(Part):
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
+        self._finishing = True
         await stop_task(self._task)
 
     async def check(self) -> None:
@@ -111,7 +122,8 @@ class OutboxPublisher(Part):
             try:
                 async with dedicated(self._engine) as connection:
                     await connection.add_listener(self._channel, lambda *_: self._wake.set())
-                    connection.add_termination_listener(lambda *_: self._wake.set())
+                    connection.add_termination_listener(self._on_cut_off)
+                    self._cut_off = False
                     delay_s = self._backoff_s_min
                     await self._session(connection)
             except _DATABASE_ERRORS as error:
@@ -119,6 +131,10 @@ class OutboxPublisher(Part):
                 self._failed.labels("database").inc()
                 await self._pause(delay_s)
                 delay_s = min(self._backoff_s_max, delay_s * 2)
+
+    def _on_cut_off(self, _: Any) -> None:
+        self._cut_off = True
+        self._wake.set()
 
     async def _session(self, connection: Any) -> None:
         """Work on one connection until it breaks (raises) or the service stops (returns)."""
@@ -165,15 +181,21 @@ class OutboxPublisher(Part):
         away: list[BusUnavailable] = []
         try:
             await asyncio.gather(*(self._publish_key(each, sent, failed, away) for each in by_key.values()))
-        finally:
-            if sent:
-                await connection.execute(self._sql.mark_sent, sent)
-                self._sent.inc(len(sent))
+        except asyncio.CancelledError:
+            with contextlib.suppress(*_DATABASE_ERRORS):  # unmarked rows only go out again, under the same ids
+                await self._mark(connection, sent)
+            raise
+        await self._mark(connection, sent)
         for row, error in failed:
             await self._note_failure(connection, row, error)
         if away:
             raise away[0]
         return len(rows) == self._batch or bool(failed)
+
+    async def _mark(self, connection: Any, sent: list[int]) -> None:
+        if sent:
+            await connection.execute(self._sql.mark_sent, sent)
+            self._sent.inc(len(sent))
 
     async def _publish_key(
         self, rows: Sequence[Any], sent: list[int], failed: list[tuple[Any, Exception]], away: list[BusUnavailable]
@@ -181,7 +203,7 @@ class OutboxPublisher(Part):
         """One key's rows, oldest first; the first that does not go holds back those behind it."""
         for row in rows:
             async with self._keys_at_once:
-                if away:
+                if away or self._cut_off:
                     return
                 try:
                     await self._publish(row)
@@ -212,7 +234,7 @@ class OutboxPublisher(Part):
 
     async def _note_failure(self, connection: Any, row: Any, error: Exception) -> None:
         attempts = row["attempts"] + 1
-        park = attempts >= self._attempts_max or isinstance(error, Undecodable)
+        park = attempts >= self._attempts_max or isinstance(error, Undecodable | MessageTooLarge)
         self._failed.labels("row").inc()
         await connection.execute(self._sql.mark_failed, row["position"], f"{type(error).__name__}: {error}"[:1000], park)
         if park:
@@ -272,33 +294,3 @@ class OutboxPublisher(Part):
         self._trouble = trouble
         level = "warning" if trouble else "info"
         self._state.report(self.name, state, f"outbox: {state}", level=level, reason=trouble)
-
-
-class _Statements:
-    """The publisher's SQL for one table, for asyncpg itself: it runs on a connection outside SQLAlchemy."""
-
-    def __init__(self, table: sa.Table) -> None:
-        name = f'"{schema_of(table)}"."{table.name}"'
-        self._name = name
-        open_ = "sent_at IS NULL AND parked_at IS NULL"
-        self.waiting = (
-            "SELECT position, message_id, key, type, subject, source, component, traceparent, data, time, attempts "
-            f"FROM {name} WHERE {open_} AND key <> ALL($1::text[]) ORDER BY position LIMIT $2"
-        )
-        self.mark_sent = f"UPDATE {name} SET sent_at = now(), last_error = '' WHERE position = ANY($1::bigint[])"
-        self.mark_failed = (
-            f"UPDATE {name} SET attempts = attempts + 1, last_error = $2, "
-            "parked_at = CASE WHEN $3 THEN now() END WHERE position = $1"
-        )
-        self.prune = (
-            f"WITH gone AS (DELETE FROM {name} WHERE position IN (SELECT position FROM {name} "
-            "WHERE sent_at < now() - $1::interval ORDER BY sent_at LIMIT $2) RETURNING 1) SELECT count(*) FROM gone"
-        )
-        self.count = (
-            f"SELECT count(*) FILTER (WHERE {open_}), count(*) FILTER (WHERE parked_at IS NOT NULL), "
-            f"coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE {open_})), 0)::float8 "
-            f"FROM {name} WHERE sent_at IS NULL"
-        )
-
-    def unpark_example(self, position: int) -> str:
-        return f"UPDATE {self._name} SET parked_at = NULL, attempts = 0 WHERE position = {position}"
