@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import signal
 import sys
@@ -48,7 +49,10 @@ class World:
             directory / "stack",
             fabric=plan.fabric,
             nats_host=plan.bus_address,
-            settings={"GOODPUT_LOG_LEVEL": os.environ.get("GOODPUT_LOG_LEVEL", "INFO")},
+            settings={
+                "GOODPUT_LOG_LEVEL": os.environ.get("GOODPUT_LOG_LEVEL", "INFO"),
+                "GOODPUT_RECOVERY_POLICY": str(self._write_policy()),
+            },
             on_progress=say,
         )
         self._collectors: dict[str, asyncio.subprocess.Process] = {}
@@ -58,6 +62,19 @@ class World:
         self._run_number = itertools.count(1)
         self._job: Job | None = None
         self._announcing: set[asyncio.Task[None]] = set()
+
+    def _write_policy(self) -> Path:
+        """Recovery's budgets count nodes and actions over a day, in which each run of the lab is a repaired cluster with its
+        spares standing ready; and restarts here take seconds."""
+        plan = self._plan
+        policy = {
+            "spare_nodes": 1000 * len(plan.spare_hosts),
+            "prices": {"downtime_scale": 0.05, "checkpoint_interval_s": 2.0, "gpus_per_host": plan.ranks_per_host},
+            "budget": {"nodes_out_share_max": 1.0, "nodes_out_window_s": 20.0, "fabric_actions_max": 1000},
+        }
+        path = self._directory / "recovery-policy.json"
+        path.write_text(json.dumps(policy, indent=2))
+        return path
 
     async def start(self) -> None:
         """Raises StackError, ForgeError, OSError."""
