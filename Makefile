@@ -90,6 +90,10 @@ test: $(TORCH_DONE) ## Every test, the lab included
 
 , := ,
 
+.PHONY: chaos
+chaos: $(SETUP_DONE) ## kill -9 of any one process at random moments of a run, 30 times
+	@GOODPUT_CHAOS_RUNS=$(or $(RUNS),30) $(BIN)/pytest tests/e2e/test_kill_nine.py -s -q $(ARGS)
+
 .PHONY: fmt
 fmt: $(SETUP_DONE) ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

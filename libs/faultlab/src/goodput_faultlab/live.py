@@ -40,16 +40,16 @@ def live_spec(name: str, *, job: str, start: datetime, fault_at_s: float, hosts:
 @dataclass
 class LiveRun:
     """One job against one set of services. `heard` is called with each verdict version, recovery update and launcher's
-    reaction as it comes; `published` counts what the bus has acknowledged, by id, when `keep_ids` is set."""
+    reaction as it comes; `published` lists what the bus has acknowledged, when `keep` is set."""
 
     bus: Bus
     simulation: Simulation
     clock: Clock
     heard: Callable[[Verdict | RecoveryUpdate | Reaction], None] = lambda _message: None
-    keep_ids: bool = False
+    keep: bool = False
     verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
     updates: dict[tuple[str, PlanState], RecoveryUpdate] = field(default_factory=dict)
-    published: list[str] = field(default_factory=list)
+    published: list[Outgoing] = field(default_factory=list)
     _subscriptions: list[Subscription] = field(default_factory=list)
     _in_flight: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -122,8 +122,8 @@ class LiveRun:
                 log.debug("bus unavailable, keeping the message", id=outgoing.id, error=str(error))
                 await self.clock.sleep(PUBLISH_AGAIN_S)
             else:
-                if self.keep_ids:
-                    self.published.append(outgoing.id)
+                if self.keep:
+                    self.published.append(outgoing)
                 return
 
     async def _hear(self, message: Message) -> None:
