@@ -55,6 +55,7 @@ class KmsgReader:
         bookmarks: Bookmarks,
         history_s: float = 600.0,
         kernel_s: Callable[[], float] = _kernel_s,
+        read_record: Callable[[int, int], bytes] = os.read,
     ) -> None:
         self._path = path
         self._host = host
@@ -63,6 +64,7 @@ class KmsgReader:
         self._bookmarks = bookmarks
         self._history_s = history_s
         self._kernel_s = kernel_s
+        self._read_record = read_record
         self._parser = KernelLogParser(host=host, clock=LineClock())
         self._folder = Folder()
         self._fd: int | None = None
@@ -91,7 +93,7 @@ class KmsgReader:
         samples: list[Sample] = []
         for _ in range(RECORDS_PER_READ):
             try:
-                record = os.read(self._fd, RECORD_BYTES)
+                record = self._read_record(self._fd, RECORD_BYTES)
             except BlockingIOError:
                 self._caught_up = True
                 break

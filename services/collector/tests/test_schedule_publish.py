@@ -1,0 +1,346 @@
+"""Sources do not disturb each other, batches are numbered without gaps, and the bus may be away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from goodput_collector.adapters.spool import DiskSpool
+from goodput_collector.application.ports import Absent, Reading, Unreadable
+from goodput_collector.application.publish import SAMPLES_PER_BATCH, Heartbeat, Origin, Publisher
+from goodput_collector.application.schedule import Condition, Schedule
+from goodput_collector.application.worker import Hung, Worker
+from goodput_common.bus.errors import BusUnavailable
+from goodput_common.bus.memory import FaultPlan, MemoryBus
+from goodput_common.bus.ports import Bus, Consumer, Message
+from goodput_common.contracts.job import Collective, CollectiveState, FlightRecorderDump
+from goodput_common.contracts.telemetry import (
+    CollectorHeartbeat,
+    Source,
+    SourceStatus,
+    State,
+    TelemetryBatch,
+)
+from goodput_common.runtime.clock import SystemClock
+from goodput_common.runtime.tasks import Tasks
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def state(value: str = "up") -> State:
+    return State(component="nic:h0/rail0/1", name="operstate", observed_at=AT, value=value)
+
+
+class Script:
+    """A source that does what it is told, read by read."""
+
+    deadline_s = 5.0
+    interval_s = 0.01
+
+    def __init__(self, source: Source, *steps: object) -> None:
+        self.source = source
+        self._steps = list(steps)
+        self.opened = self.closed = 0
+        self.fd: int | None = None
+
+    def open(self) -> None:
+        self.opened += 1
+
+    def read(self) -> Reading:
+        step = self._steps.pop(0) if self._steps else Reading()
+        if isinstance(step, Exception):
+            raise step
+        if isinstance(step, threading.Event):
+            step.wait(30)
+            return Reading()
+        assert isinstance(step, Reading)
+        return step
+
+    def wake_fd(self) -> int | None:
+        return self.fd
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class FastClock(SystemClock):
+    """Back-off of minutes takes moments."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await asyncio.sleep(min(seconds, 0.005))
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 - a test may poll
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        pytest.fail(f"never happened: {what}")
+
+
+class Running:
+    """A schedule under way, and what it has said."""
+
+    def __init__(self, *scripts: Script, clock: FastClock | None = None) -> None:
+        self.told: list[tuple[Source, Reading]] = []
+        self.tasks = Tasks()
+        self.clock = clock or FastClock()
+        self.schedule = Schedule(
+            scripts, lambda source, reading: self.told.append((source, reading)), clock=self.clock, tasks=self.tasks
+        )
+
+    async def __aenter__(self) -> Running:
+        await self.schedule.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.schedule.close()
+        await self.tasks.close()
+
+    def condition(self, source: Source) -> Condition:
+        return next(each for each in self.schedule.conditions() if each.source is source)
+
+
+async def test_a_source_that_fails_is_unknown_with_its_reason_until_it_answers_again() -> None:
+    script = Script(Source.RDMA, Unreadable("the adapter does not answer"), Reading(samples=[state()]))
+    seen = []
+    running = Running(script)
+    async with running:
+        await until(lambda: running.condition(Source.RDMA).reason == "the adapter does not answer" or bool(running.told), "")
+        seen.append(running.condition(Source.RDMA).status)
+        await until(lambda: bool(running.told), "the second reading")
+        assert running.condition(Source.RDMA).status is SourceStatus.OK
+    assert script.opened == 2
+    assert script.closed >= 2
+
+
+async def test_retries_grow_slower_up_to_a_minute() -> None:
+    clock = FastClock()
+    script = Script(Source.RDMA, *[Unreadable("no")] * 9)
+    running = Running(script, clock=clock)
+    async with running:
+        await until(lambda: script.opened >= 9, "nine tries")
+    assert [asked for asked in clock.asked if asked >= 1][:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_what_a_host_does_not_have_is_absent_and_not_unknown() -> None:
+    running = Running(Script(Source.RDMA, *[Absent("no RDMA devices")] * 500))
+    async with running:
+        await until(lambda: running.condition(Source.RDMA).status is SourceStatus.ABSENT, "absent")
+        assert running.condition(Source.RDMA).reason == "no RDMA devices"
+
+
+async def test_a_hung_source_is_unknown_and_the_others_go_on() -> None:
+    release = threading.Event()
+    hung = Script(Source.RDMA, release, Reading(samples=[state("back")]))
+    hung.deadline_s = 0.05
+    fine = Script(Source.NETLINK, *[Reading(samples=[state(str(number))]) for number in range(20)])
+    running = Running(hung, fine)
+    async with running:
+        await until(lambda: "no answer within" in running.condition(Source.RDMA).reason, "the deadline")
+        await until(lambda: len(running.told) == 20, "the other source's readings")
+        assert running.condition(Source.RDMA).status is SourceStatus.UNKNOWN
+        release.set()
+        await until(lambda: len(running.told) == 21, "the hung source after it came back")
+        assert running.condition(Source.RDMA).status is SourceStatus.OK
+
+
+async def test_a_bug_in_one_source_takes_nobody_down() -> None:
+    fine = Script(Source.NETLINK, Reading(samples=[state()]))
+    running = Running(Script(Source.RDMA, ZeroDivisionError("bug")), fine)
+    async with running:
+        await until(lambda: "ZeroDivisionError" in running.condition(Source.RDMA).reason, "the bug's report")
+        await until(lambda: len(running.told) == 1, "the other source's reading")
+        assert running.tasks.crash is None
+
+
+async def test_trouble_with_a_part_is_told_while_the_source_is_fine() -> None:
+    running = Running(Script(Source.RDMA, *[Reading(trouble="cannot read mlx5_1/1")] * 5000))
+    async with running:
+        await until(lambda: running.condition(Source.RDMA).reason == "cannot read mlx5_1/1", "the trouble")
+        assert running.condition(Source.RDMA).status is SourceStatus.OK
+
+
+async def test_a_descriptor_that_becomes_readable_wakes_its_source_before_its_time() -> None:
+    read_end, write_end = os.pipe()
+    script = Script(Source.KERNEL_LOG, Reading(), Reading(samples=[state()]))
+    script.interval_s, script.fd = 3600.0, read_end
+
+    class Patient(FastClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+
+    running = Running(script, clock=Patient())
+    try:
+        async with running:
+            await until(lambda: running.condition(Source.KERNEL_LOG).status is SourceStatus.OK, "the first reading")
+            assert running.told == []
+            os.write(write_end, b"x")
+            await until(lambda: len(running.told) == 1, "the wake-up")
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+async def test_a_worker_asks_no_more_of_a_thread_that_has_not_come_back() -> None:
+    worker, release = Worker("test"), threading.Event()
+    with pytest.raises(Hung):
+        await worker.call(lambda: release.wait(30), deadline_s=0.02)
+    with pytest.raises(Hung):
+        await worker.call(lambda: "never run yet", deadline_s=0.02)
+    release.set()
+    assert await worker.call(lambda: "now", deadline_s=20) == "now"
+    worker.stop()
+
+
+# -- publishing ------------------------------------------------------------------------------------------------------
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    async def listen(self, bus: Bus) -> None:
+        for stream in ("TELEMETRY", "JOB"):
+            await bus.consume(Consumer(durable=f"t-{stream}", stream=stream, subjects=("goodput.>",)), self._take)
+
+    async def _take(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def batches(self, source: Source) -> list[TelemetryBatch]:
+        return [each.data for each in self.messages if isinstance(each.data, TelemetryBatch) and each.data.source is source]
+
+
+ORIGIN = Origin(fabric="f", host="h0", boot_id="b1")
+
+
+class Publishing:
+    def __init__(self, folder: Path, connect: Callable[[], Awaitable[Bus]]) -> None:
+        self.tasks = Tasks()
+        self.clock = FastClock()
+        self.spool = DiskSpool(folder, boot_id=ORIGIN.boot_id)
+        self.publisher = Publisher(ORIGIN, self.spool, connect, clock=self.clock, tasks=self.tasks)
+
+    async def __aenter__(self) -> Publisher:
+        await self.publisher.start()
+        return self.publisher
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.publisher.close()
+        await self.tasks.close()
+
+
+async def made(bus: Bus) -> Bus:
+    return bus
+
+
+async def test_batches_are_numbered_without_gaps_per_source(tmp_path: Path) -> None:
+    bus, receiver = MemoryBus(SystemClock()), Receiver()
+    await receiver.listen(bus)
+    async with Publishing(tmp_path, lambda: made(bus)) as publisher:
+        for _ in range(5):
+            publisher.publish(Source.RDMA, Reading(samples=[state()]))
+            publisher.publish(Source.NETLINK, Reading(samples=[state()]))
+        await until(lambda: len(receiver.messages) == 10, "ten batches")
+    assert [each.seq for each in receiver.batches(Source.RDMA)] == [1, 2, 3, 4, 5]
+    message = receiver.messages[0]
+    assert message.id == "f/h0/rdma/b1/1"
+    assert message.subject == "goodput.telemetry.f.h0.rdma"
+    await bus.close()
+
+
+async def test_a_reading_larger_than_a_message_becomes_several_batches(tmp_path: Path) -> None:
+    bus, receiver = MemoryBus(SystemClock()), Receiver()
+    await receiver.listen(bus)
+    async with Publishing(tmp_path, lambda: made(bus)) as publisher:
+        publisher.publish(Source.RDMA, Reading(samples=[state()] * (2 * SAMPLES_PER_BATCH + 1)))
+        await until(lambda: len(receiver.messages) == 3, "three batches")
+    assert [len(each.samples) for each in receiver.batches(Source.RDMA)] == [SAMPLES_PER_BATCH, SAMPLES_PER_BATCH, 1]
+    await bus.close()
+
+
+async def test_a_bus_that_is_away_costs_nothing_but_time(tmp_path: Path) -> None:
+    bus, receiver = MemoryBus(SystemClock(), faults=FaultPlan(seed=4, publish_unavailable=0.5)), Receiver()
+    await receiver.listen(bus)
+    refusals = 3
+
+    async def connect() -> Bus:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise BusUnavailable("nobody there")
+        return bus
+
+    async with Publishing(tmp_path, connect) as publisher:
+        for _ in range(30):
+            publisher.publish(Source.RDMA, Reading(samples=[state()]))
+        await until(lambda: len(receiver.batches(Source.RDMA)) >= 30, "all batches")
+    assert sorted(each.seq for each in receiver.batches(Source.RDMA)) == list(range(1, 31))
+    await bus.close()
+
+
+async def test_a_heartbeat_tells_each_sources_health_and_last_number(tmp_path: Path) -> None:
+    bus, receiver = MemoryBus(SystemClock()), Receiver()
+    await receiver.listen(bus)
+    publishing = Publishing(tmp_path, lambda: made(bus))
+    conditions = (
+        Condition(Source.RDMA, SourceStatus.OK, ""),
+        Condition(Source.KERNEL_LOG, SourceStatus.UNKNOWN, "not allowed to read /dev/kmsg"),
+    )
+    async with publishing as publisher:
+        publisher.publish(Source.RDMA, Reading(samples=[state()]))
+        beat = Heartbeat(publisher, lambda: conditions, interval_s=5.0, clock=publishing.clock, tasks=publishing.tasks)
+        await beat.start()
+        await until(lambda: any(isinstance(each.data, CollectorHeartbeat) for each in receiver.messages), "a heartbeat")
+        await beat.stop_pulling()
+    heard = next(each.data for each in receiver.messages if isinstance(each.data, CollectorHeartbeat))
+    assert [(each.source, each.status, each.reason, each.last_seq) for each in heard.sources] == [
+        (Source.RDMA, SourceStatus.OK, "", 1),
+        (Source.KERNEL_LOG, SourceStatus.UNKNOWN, "not allowed to read /dev/kmsg", 0),
+    ]
+    assert (heard.seq, heard.interval_s) == (1, 5.0)
+    await bus.close()
+
+
+async def test_a_dump_goes_to_its_job_cut_to_what_a_message_may_carry(tmp_path: Path) -> None:
+    bus, receiver = MemoryBus(SystemClock()), Receiver()
+    await receiver.listen(bus)
+    collectives = tuple(
+        Collective(group="0", seq=seq, op="all_reduce", state=CollectiveState.SCHEDULED, frames=("x" * 150,) * 8)
+        for seq in range(2000)
+    )
+    dump = FlightRecorderDump(fabric="f", job="j.1", rank=3, host="h0", at=AT, collectives=collectives)
+    async with Publishing(tmp_path, lambda: made(bus)) as publisher:
+        publisher.publish(Source.FLIGHT_RECORDER, Reading(dumps=[dump]))
+        await until(lambda: len(receiver.messages) == 1, "the dump")
+    (message,) = receiver.messages
+    assert message.subject == "goodput.job.f.j-1.flight_recorder"
+    assert message.data.truncated
+    assert message.data.collectives[-1] == collectives[-1]
+    await bus.close()
+
+
+async def test_what_is_spooled_is_sent_after_a_restart_under_the_same_id(tmp_path: Path) -> None:
+    async def nobody() -> Bus:
+        raise BusUnavailable("nobody there")
+
+    async with Publishing(tmp_path, nobody) as publisher:
+        publisher.publish(Source.RDMA, Reading(samples=[state()]))
+    bus, receiver = MemoryBus(SystemClock()), Receiver()
+    await receiver.listen(bus)
+    async with Publishing(tmp_path, lambda: made(bus)) as publisher:
+        publisher.publish(Source.RDMA, Reading(samples=[state()]))
+        await until(lambda: len(receiver.messages) == 2, "both batches")
+    assert [each.id for each in receiver.messages] == ["f/h0/rdma/b1/1", "f/h0/rdma/b1/2"]
+    await bus.close()

@@ -1,0 +1,239 @@
+"""The spool: nothing lost or numbered twice over kill -9, bounded on disk, usable when the disk is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goodput_collector.adapters.spool import DiskSpool
+from goodput_collector.application.ports import Outgoing
+from goodput_common.contracts.telemetry import CollectorHeartbeat
+from goodput_common.runtime.lifecycle import StartError
+
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def message(seq: int, padding: int = 0) -> Outgoing:
+    data = CollectorHeartbeat(fabric="f" * (padding + 1), host="h", boot_id="b", seq=seq, at=AT, interval_s=5.0)
+    return Outgoing(subject="goodput.telemetry.f.h.heartbeat", id=f"id/{seq}", source="collector/h", time=AT, data=data)
+
+
+def put(spool: DiskSpool, source: str = "a", padding: int = 0) -> int:
+    seq = spool.next_seq(source)
+    spool.append(message(seq, padding), source=source, seq=seq)
+    return seq
+
+
+def waiting(spool: DiskSpool, count: int = 10_000) -> list[str]:
+    return [each.id for _, each in spool.peek(count)]
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[DiskSpool]:
+    made = DiskSpool(tmp_path / "spool", boot_id="b1")
+    yield made
+    made.close()
+
+
+def test_messages_come_out_in_the_order_in_which_they_went_in(spool: DiskSpool) -> None:
+    for _ in range(5):
+        put(spool)
+    assert waiting(spool) == [f"id/{seq}" for seq in range(1, 6)]
+    assert waiting(spool, 2) == ["id/1", "id/2"]
+    assert spool.state().waiting == 5
+
+
+def test_what_is_acknowledged_does_not_come_again(spool: DiskSpool) -> None:
+    for _ in range(5):
+        put(spool)
+    positions = [position for position, _ in spool.peek(3)]
+    for position in positions:
+        spool.acknowledge(position)
+    assert waiting(spool) == ["id/4", "id/5"]
+    assert spool.state().waiting == 2
+
+
+def test_a_message_comes_back_as_it_was(spool: DiskSpool) -> None:
+    put(spool)
+    ((_, back),) = spool.peek(1)
+    assert back == message(1)
+
+
+def test_after_a_restart_it_goes_on_with_messages_and_numbers(tmp_path: Path) -> None:
+    first = DiskSpool(tmp_path, boot_id="b1")
+    for _ in range(4):
+        put(first)
+    first.acknowledge(next(position for position, _ in first.peek(1)))
+    first.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert waiting(again) == ["id/2", "id/3", "id/4"]
+    assert again.state().waiting == 3
+    assert again.next_seq("a") == 5
+    again.close()
+
+
+def test_numbers_are_remembered_when_everything_has_been_sent_and_deleted(tmp_path: Path) -> None:
+    first = DiskSpool(tmp_path, boot_id="b1", segment_bytes=500)
+    put(first, "rare")
+    for _ in range(50):
+        put(first)
+        for position, _ in list(first.peek(10)):
+            first.acknowledge(position)
+    first.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert (again.next_seq("rare"), again.next_seq("a")) == (2, 51)
+    again.close()
+
+
+def test_another_boot_counts_anew_and_still_sends_what_the_last_one_left(tmp_path: Path) -> None:
+    first = DiskSpool(tmp_path, boot_id="b1")
+    put(first)
+    first.close()
+    again = DiskSpool(tmp_path, boot_id="b2")
+    assert waiting(again) == ["id/1"]
+    assert again.next_seq("a") == 1
+    again.close()
+
+
+def test_a_record_cut_short_is_cut_off_and_the_ones_before_it_stay(tmp_path: Path) -> None:
+    first = DiskSpool(tmp_path, boot_id="b1")
+    put(first)
+    put(first)
+    first.close()
+    (segment,) = tmp_path.glob("*.spool")
+    os.truncate(segment, segment.stat().st_size - 3)
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert waiting(again) == ["id/1"]
+    put(again)
+    assert waiting(again) == ["id/1", "id/3"]
+    again.close()
+
+
+def test_at_the_bound_the_oldest_go_and_are_counted(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1", bytes_max=20_000, segment_bytes=2_000)
+    for _ in range(100):
+        put(spool, padding=400)
+    left = waiting(spool)
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.spool")) <= 22_000
+    assert left == [f"id/{seq}" for seq in range(101 - len(left), 101)]
+    assert spool.state().dropped == 100 - len(left) > 0
+    assert spool.state().waiting == len(left)
+    spool.close()
+
+
+def test_an_acknowledgement_of_what_was_dropped_meanwhile_is_harmless(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1", bytes_max=20_000, segment_bytes=2_000)
+    put(spool, padding=400)
+    on_its_way = next(position for position, _ in spool.peek(1))
+    for _ in range(100):
+        put(spool, padding=400)
+    before = waiting(spool)
+    spool.acknowledge(on_its_way)
+    assert waiting(spool) == before
+    spool.close()
+
+
+def test_a_disk_that_refuses_sends_the_newest_through_memory(spool: DiskSpool, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(spool)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("goodput_collector.adapters.spool.os.write", full)
+        for _ in range(300):
+            put(spool)
+    assert "No space left" in spool.state().trouble
+    left = waiting(spool)
+    assert left[0] == "id/1"
+    assert left[-1] == "id/301"
+    assert spool.state().dropped == 300 - (len(left) - 1)
+    for position, _ in list(spool.peek(1000)):
+        spool.acknowledge(position)
+    assert waiting(spool) == []
+    put(spool)
+    assert waiting(spool) == ["id/302"]
+    assert spool.state().trouble == ""
+
+
+def test_two_collectors_cannot_share_a_directory(tmp_path: Path) -> None:
+    first = DiskSpool(tmp_path, boot_id="b1")
+    with pytest.raises(StartError) as raised:
+        DiskSpool(tmp_path, boot_id="b1")
+    assert "GOODPUT_SPOOL_DIR" in raised.value.do_next
+    first.close()
+    DiskSpool(tmp_path, boot_id="b1").close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["put", "send", "restart", "tear"]), max_size=40))
+def test_whatever_happens_numbers_only_grow_and_nothing_sent_comes_again(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("spool")
+    spool = DiskSpool(folder, boot_id="b1", segment_bytes=600)
+    given_out: list[int] = []
+    sent: list[str] = []
+    for step in steps:
+        if step == "put":
+            given_out.append(put(spool))
+        elif step == "send":
+            for position, each in list(spool.peek(3)):
+                sent.append(each.id)
+                spool.acknowledge(position)
+        else:
+            spool.close()
+            if step == "tear":
+                with (folder / f"{max(int(path.stem) for path in folder.glob('*.spool')):08d}.spool").open("ab") as file:
+                    file.write(b"\x10\x00\x00\x00half")
+            spool = DiskSpool(folder, boot_id="b1", segment_bytes=600)
+    assert given_out == list(range(1, len(given_out) + 1))
+    assert sent + waiting(spool) == [f"id/{seq}" for seq in given_out]
+    spool.close()
+
+
+_KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from test_spool import put
+from goodput_collector.adapters.spool import DiskSpool
+spool = DiskSpool(Path(sys.argv[1]), boot_id="b1", segment_bytes=3000)
+while True:
+    seq = put(spool, padding=200)
+    for position, _ in list(spool.peek(1)) if seq % 3 else []:
+        spool.acknowledge(position)
+    print(seq, flush=True)
+"""
+
+
+def test_kill_9_at_any_moment_neither_loses_nor_repeats_a_number(tmp_path: Path) -> None:
+    last_printed = 0
+    for _ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _KILLED, str(tmp_path), str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        first = int(child.stdout.readline())
+        assert last_printed < first <= last_printed + 2  # the last one may have been spooled but not printed
+        for _ in range(40):
+            last_printed = int(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        rest = child.stdout.read().split()
+        last_printed = int(rest[-1]) if rest else last_printed
+        child.wait()
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    left = [int(each.removeprefix("id/")) for each in waiting(spool)]
+    assert left == list(range(left[0], left[-1] + 1))
+    assert left[-1] >= last_printed
+    assert spool.next_seq("a") == left[-1] + 1
+    spool.close()
