@@ -318,7 +318,8 @@ def test_fabrics_of_several_sources_are_joined() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     hosts = TopologySnapshot(fabric="f", source="hosts", version=1, at=at, components=(HOST, NIC), edges=(NIC_PART,))
     lldp = TopologySnapshot(
-        fabric="f", source="lldp", version=4, at=at, components=(component(NIC.id, ComponentKind.NIC, rail="0"), SWITCH, PORT),
+        fabric="f", source="lldp", version=4, at=at,
+        components=(component(NIC.id, ComponentKind.NIC, rail="0"), SWITCH, PORT),
         edges=(PORT_PART, EdgeRecord(a=PORT.id, b=NIC.id, relation=Relation.CABLED), CABLE),
     )  # fmt: skip
     fabric = Fabric.from_snapshots("f", [lldp, hosts])

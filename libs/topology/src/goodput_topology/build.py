@@ -47,7 +47,7 @@ class Index:
     nics_of_gpu: Mapping[ComponentId, tuple[ComponentId, ...]]
     gpus_of_nic: Mapping[ComponentId, tuple[ComponentId, ...]]
     switch_of_port: Mapping[ComponentId, ComponentId]
-    aliases: Mapping[tuple[str, str], ComponentId | None]  # (host or "", alias) -> component; None: more than one fits
+    aliases: Aliases
 
 
 def _spelled(where: int, edge: EdgeRecord) -> str:
@@ -64,12 +64,12 @@ class _Checks:
         known: dict[ComponentId, ComponentRecord] = {}
         places: dict[ComponentId, int] = {}
         for where, record in enumerate(components):
-            try:
-                kind = ids.kind_of(record.id)
-            except ids.InvalidComponentId as error:
-                self.problems.append(f"components[{where}]: {error}")
-                continue
-            if kind is not record.kind:
+            if not record.id.startswith(_PREFIXES[record.kind]) or len(record.id) == len(_PREFIXES[record.kind]):
+                try:
+                    kind = ids.kind_of(record.id)
+                except ids.InvalidComponentId as error:
+                    self.problems.append(f"components[{where}]: {error}")
+                    continue
                 self.problems.append(
                     f"components[{where}] ({record.id}): kind is {record.kind.value}, its id says {kind.value}"
                 )
@@ -98,12 +98,15 @@ class _Checks:
         return sound
 
     def no_part_of_cycle(self, name: str, parts: list[tuple[ComponentId, ComponentId]]) -> None:
-        graph = nx.DiGraph(parts)
+        inner = {parent for _, parent in parts}  # only what has parts and is a part can be in a circle
+        graph = nx.DiGraph([(part, whole) for part, whole in parts if part in inner])
         if not nx.is_directed_acyclic_graph(graph):
             cycle = [str(edge[0]) for edge in nx.find_cycle(graph)]
             self.problems.append(f"part_of goes in a circle: {' -> '.join([*cycle, cycle[0]])}")
 
 
+_PREFIXES = {kind: f"{kind.value}:" for kind in ComponentKind}
+_ON_HOSTS = frozenset({ComponentKind.GPU, ComponentKind.NIC, ComponentKind.NVLINK, ComponentKind.NVSWITCH})
 _RAIL_KINDS = (ComponentKind.GPU, ComponentKind.NIC)
 _CABLE_KINDS = (ComponentKind.NIC, ComponentKind.PORT, ComponentKind.NVLINK)
 
@@ -131,9 +134,10 @@ def index(name: str, components: Iterable[ComponentRecord], edges: Iterable[Edge
             children[edge.b].append(edge.a)
             if kinds == (ComponentKind.PORT, ComponentKind.SWITCH):
                 switch_of_port[edge.a] = edge.b
-            host = ids.host_of(edge.a)
-            if kinds[1] is ComponentKind.HOST and host is not None and edge.b != ids.host_id(host):
-                checks.problems.append(f"{_spelled(where, edge)}: the id of {edge.a} says host {host}")
+            if kinds[1] is ComponentKind.HOST and kinds[0] in _ON_HOSTS:
+                host = edge.a.partition(":")[2].partition("/")[0]
+                if edge.b != f"host:{host}":
+                    checks.problems.append(f"{_spelled(where, edge)}: the id of {edge.a} says host {host}")
         elif edge.relation is Relation.RAIL:
             if kinds != _RAIL_KINDS:
                 checks.problems.append(f"{_spelled(where, edge)}: a rail goes from a gpu to a nic")
@@ -174,7 +178,7 @@ def index(name: str, components: Iterable[ComponentRecord], edges: Iterable[Edge
         nics_of_gpu=_frozen(nics_of_gpu),
         gpus_of_nic=_frozen(gpus_of_nic),
         switch_of_port=switch_of_port,
-        aliases=_aliases(records),
+        aliases=Aliases(records),
     )
 
 
@@ -192,27 +196,61 @@ def spellings(alias: str) -> tuple[str, ...]:
         return (text,)
 
 
-def _aliases(records: Mapping[ComponentId, ComponentRecord]) -> dict[tuple[str, str], ComponentId | None]:
-    found: dict[tuple[str, str], ComponentId | None] = {}
-
-    def note(scope: str, alias: str, component: ComponentId) -> None:
-        for each in spellings(alias):
-            key = (scope, each)
-            if found.setdefault(key, component) != component:
-                found[key] = None  # two fit: cannot tell
-
+def scopes(records: Mapping[ComponentId, ComponentRecord]) -> dict[str, tuple[ComponentId, ...]]:
+    """The components by the host (or switch) that their id names."""
+    found: dict[str, list[ComponentId]] = defaultdict(list)
     for each, record in records.items():
-        if record.kind is ComponentKind.LINK:
-            continue
-        path = each.partition(":")[2]
-        scope, _, rest = path.partition("/")
-        if record.kind is ComponentKind.NIC:
-            note(scope, rest.rpartition("/")[0], each)
-        elif record.kind in (ComponentKind.PORT, ComponentKind.NVSWITCH):
-            note(scope, rest, each)
-        for attr in ALIAS_ATTRS:
-            if value := record.attrs.get(attr):
-                note(scope, value, each)
-                if attr in GLOBAL_ATTRS:
-                    note("", value, each)
-    return found
+        if record.kind is not ComponentKind.LINK:
+            found[each.partition(":")[2].partition("/")[0]].append(each)
+    return {scope: tuple(members) for scope, members in found.items()}
+
+
+class Aliases:
+    """Other names of components, per host and for the whole fabric. A host's are read when first asked for: a fabric has a
+    million names and few are ever used. The answer never changes."""
+
+    def __init__(self, records: Mapping[ComponentId, ComponentRecord]) -> None:
+        self._records = records
+        self._scopes = scopes(records)
+        self._of: dict[str, dict[str, ComponentId | None]] = {}
+        self._everywhere: dict[str, ComponentId | None] | None = None
+
+    def find(self, scope: str | None, alias: str) -> ComponentId | None:
+        """None when nothing fits, and when two components do."""
+        names = self._global() if not scope else self._scope(scope)
+        for each in spellings(alias):
+            found = names.get(each)
+            if found is not None:
+                return found
+        return None
+
+    def _scope(self, scope: str) -> dict[str, ComponentId | None]:
+        names = self._of.get(scope)
+        if names is None:
+            names = {}
+            for each in self._scopes.get(scope, ()):
+                record, rest = self._records[each], each.partition(":")[2].partition("/")[2]
+                if record.kind is ComponentKind.NIC:
+                    _note(names, rest.rpartition("/")[0], each)
+                elif record.kind in (ComponentKind.PORT, ComponentKind.NVSWITCH):
+                    _note(names, rest, each)
+                for attr in ALIAS_ATTRS:
+                    _note(names, record.attrs.get(attr, ""), each)
+            self._of[scope] = names
+        return names
+
+    def _global(self) -> dict[str, ComponentId | None]:
+        if self._everywhere is None:
+            names: dict[str, ComponentId | None] = {}
+            for each, record in self._records.items():
+                for attr in GLOBAL_ATTRS:
+                    if value := record.attrs.get(attr):
+                        _note(names, value, each)
+            self._everywhere = names
+        return self._everywhere
+
+
+def _note(names: dict[str, ComponentId | None], alias: str, component: ComponentId) -> None:
+    for each in spellings(alias) if alias else ():
+        if names.setdefault(each, component) != component:
+            names[each] = None  # two fit: cannot tell

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
-from goodput_topology.build import Index, index, spellings
+from goodput_topology.build import Index, index
 from goodput_topology.paths import PATHS_LISTED, Paths, Router
 
 NEIGHBOURS_MAX = 10_000
@@ -112,11 +112,7 @@ class Fabric:
     def resolve(self, host: str | None, alias: str) -> ComponentId | None:
         """The component that `alias` names on `host` (or on a switch, by its name): PCI address, netdev, RDMA device, UUID,
         GUID, port name. Without a host only UUIDs and GUIDs resolve. None when unknown, and when two components fit."""
-        for each in spellings(alias):
-            found = self._index.aliases.get((host or "", each))
-            if found is not None:
-                return found
-        return None
+        return self._index.aliases.find(host, alias)
 
     def canonical(self, component: ComponentId) -> ComponentId:
         """The fabric's own id for an id made from an alias (`gpu:h7/0000:9b:00` -> `gpu:h7/3`, a NIC by its netdev);
