@@ -25,34 +25,41 @@ class StallPolicy:
 
 
 DEFAULT_POLICY = StallPolicy()
+REFRESH_STEPS = 16
 
 
 class StallRule:
-    """Feed `finished`, ask `threshold_s`."""
+    """Feed `finished`, ask `threshold_s`. A median costs ten microseconds, so it is taken once for several steps."""
 
     def __init__(self, policy: StallPolicy = DEFAULT_POLICY) -> None:
         self.policy = policy
+        self.usual_s = 0.0
         self._seen = 0
+        self._stale = False
         self._normal: deque[float] = deque(maxlen=policy.window_steps)
         self._long: deque[tuple[int, float]] = deque(maxlen=8)
 
     def finished(self, duration_s: float) -> None:
-        threshold = self.threshold_s()
         self._seen += 1
-        if threshold is not None and duration_s > self._base_s():
+        if len(self._normal) >= self.policy.steps_min and duration_s > self._base_s():
             self._long.append((self._seen, duration_s))
-        else:
-            self._normal.append(duration_s)
-
-    @property
-    def usual_s(self) -> float:
-        return statistics.median(self._normal) if self._normal else 0.0
+            return
+        self._normal.append(duration_s)
+        self._stale = True
+        if self._seen <= REFRESH_STEPS or self._seen % REFRESH_STEPS == 0:
+            self._refresh()
 
     def threshold_s(self) -> float | None:
         """How long a step may last; None while too little is known to tell."""
+        self._refresh()
         if len(self._normal) < self.policy.steps_min:
             return None
         return max(self._base_s(), self._habit_s())
+
+    def _refresh(self) -> None:
+        if self._stale:
+            self.usual_s = statistics.median(self._normal)
+            self._stale = False
 
     def _base_s(self) -> float:
         return max(self.policy.floor_s, self.policy.factor * self.usual_s)
