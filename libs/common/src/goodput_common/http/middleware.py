@@ -5,6 +5,7 @@ Pure ASGI, so that streams are not buffered.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -14,7 +15,7 @@ import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from goodput_common.http.problem import Problem, crash_response
+from goodput_common.http.problem import Problem, crash_response, stopping_response
 from goodput_common.runtime.logs import get_logger
 from goodput_common.runtime.metrics import Metrics
 
@@ -59,6 +60,11 @@ class RequestMiddleware:
                     await self._app(scope, receive, observed_send)
                 except ClientDisconnect:
                     _log.debug("client went away", route=_route(scope))
+                except asyncio.CancelledError:
+                    if started or not _stopping(scope):
+                        raise
+                    _log.warning("request cut short: the service is stopping", method=_method(scope), route=_route(scope))
+                    await stopping_response(Request(scope))(scope, receive, observed_send)
                 except Exception:
                     _log.exception("request crashed", method=_method(scope), route=_route(scope), answered=started)
                     if started:
@@ -93,6 +99,10 @@ class BodyLimitMiddleware:
             return message
 
         await self._app(scope, bounded_receive, send)
+
+
+def _stopping(scope: Scope) -> bool:
+    return bool(getattr(scope["app"].state, "stopping", False))
 
 
 def _method(scope: Scope) -> str:

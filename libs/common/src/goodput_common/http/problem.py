@@ -114,6 +114,13 @@ def crash_response(request: Request) -> Response:
     return problem_response(request, 500, detail, kind="internal")
 
 
+def stopping_response(request: Request) -> Response:
+    """For a request that is still in hand when the time to finish it is over."""
+    detail = "the service is stopping and could not finish this request: send it again"
+    headers = {"Retry-After": "2", "Connection": "close"}
+    return problem_response(request, 503, detail, kind="stopping", headers=headers)
+
+
 def _title(status: int) -> str:
     try:
         return HTTPStatus(status).phrase

@@ -76,6 +76,7 @@ class HttpServer(Part):
         _log.info("serving", url=self.url)
 
     async def stop_pulling(self) -> None:
+        self._app.state.stopping = True
         for hub in self._app.state.sse_hubs:
             hub.close()
         if self._server is not None:
