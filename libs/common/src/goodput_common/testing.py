@@ -121,8 +121,8 @@ async def _coroutine(action: Callable[[], Awaitable[None]]) -> None:
     await action()
 
 
-async def _once_up(action: Callable[[], Awaitable[_T]], *, attempts: int = 50) -> _T:
-    """A container listens before it serves: try again for 10 s."""
+async def _once_up(action: Callable[[], Awaitable[_T]], *, attempts: int = 300) -> _T:
+    """A container listens before it serves: try again for a minute."""
     for _ in range(attempts - 1):
         try:
             return await action()

@@ -118,8 +118,8 @@ class Connection:
             lost = asyncio.Event()
             try:
                 client = await self._open(lost)
-            except (OSError, TimeoutError, nats.errors.Error) as error:
-                self._report(f"{type(error).__name__}: {error}" if not self.last_error else self.last_error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next try may do; told when it changes
+                self._report(self.last_error or f"{type(error).__name__}: {error}")
                 await asyncio.sleep(backoff.next_s())
                 continue
             connections += 1

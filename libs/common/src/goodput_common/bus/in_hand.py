@@ -18,7 +18,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from goodput_common.bus.codec import decode
-from goodput_common.bus.delivery import Done, Later, Never, Outcome, retry_delay_s, run_handler, too_often
+from goodput_common.bus.delivery import RETRY_S_MAX, Done, Later, Never, Outcome, retry_delay_s, run_handler, too_often
 from goodput_common.bus.errors import BusUnavailable, DecodeError
 from goodput_common.bus.metrics import BusMetrics
 from goodput_common.bus.ports import Consumer, Handler
@@ -141,9 +141,13 @@ class InHand:
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
-            outcome = await self._judge(delivery)
-            if isinstance(outcome, Never):
-                outcome = await self._reject(delivery, outcome)
+            try:
+                outcome = await self._judge(delivery)
+                if isinstance(outcome, Never):
+                    outcome = await self._reject(delivery, outcome)
+            except Exception as error:  # noqa: BLE001 - ours, not the handler's; the message must not be lost by it
+                self._log.error("a delivery could not be judged", sequence=delivery.sequence, exc_info=error)
+                outcome = Later(RETRY_S_MAX, f"{type(error).__name__}: {error}")
             if isinstance(outcome, Later):
                 self._naked.inc()
                 self._put_off[delivery.key] = _now_s() + outcome.delay_s

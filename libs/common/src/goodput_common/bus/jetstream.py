@@ -145,7 +145,7 @@ class JetStreamBus:
             store_rejection=self._keep_rejected,
             no_stream=self._make_streams_again,
         )
-        self._subscriptions.append(subscription)
+        self._subscriptions = [each for each in self._subscriptions if not each.over] + [subscription]
         await subscription.start()
         return subscription
 

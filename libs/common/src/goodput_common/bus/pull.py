@@ -135,6 +135,8 @@ class PullSubscription:
                 trouble = self._tell(trouble, str(error))
             except (OSError, TimeoutError, nats.errors.Error, nats.js.errors.Error) as error:
                 trouble = self._tell(trouble, f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - a loop that ended would be a consumer that silently stopped
+                self._log.error("the pull loop failed, will start again", exc_info=error)
             self._pull = None
             if _now_s() - started_s > HEARTBEAT_S:
                 backoff.reset()
@@ -258,6 +260,11 @@ class PullSubscription:
             raise BusUnavailable(f"cannot ask about {self._consumer.durable}: {error}") from error
         unfinished = max((info.num_ack_pending or 0) - self._in_hand.put_off(), len(self._in_hand))
         return (info.num_pending or 0) + unfinished
+
+    @property
+    def over(self) -> bool:
+        """Drained or aborted, and so of no more use."""
+        return self._draining and (self._loop is None or self._loop.done()) and not len(self._in_hand)
 
     async def drain(self) -> None:
         self._draining = True

@@ -6,6 +6,7 @@ added as headers. It is listed by `Bus.rejections` and `goodput` on the command 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from goodput_common.bus.codec import MESSAGE_ID_HEADER, escape, unescape
 
 REASON_CHARS_MAX = 1000
 _PREFIX = "goodput-"
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a foreign producer may have got others past its client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,11 @@ class Rejection:
 
 def to_headers(rejection: Rejection) -> dict[str, str]:
     """Headers under which it is stored. The message id keeps a second try from storing it twice."""
-    kept = {name: value for name, value in rejection.headers.items() if not name.lower().startswith("nats-")}
+    kept = {
+        name: value
+        for name, value in rejection.headers.items()
+        if _NAME.fullmatch(name) and not name.lower().startswith("nats-")
+    }
     at_us = int((rejection.received_at - datetime.fromtimestamp(0, UTC)).total_seconds() * 1e6)
     return kept | {
         f"{_PREFIX}reason": escape(rejection.reason[:REASON_CHARS_MAX]),

@@ -146,7 +146,8 @@ class EmbeddedPostgres:
     def _identity(self) -> list[str]:
         """How the launcher stops being root. A directory keeps the way in which it was made."""
         if os.geteuid() != 0:
-            return []
+            # initdb asks for the caller's passwd entry, which a container's arbitrary uid lacks.
+            return [] if _has_passwd_entry(os.geteuid()) else ["--user-namespace"]
         made = self._data if self._data.exists() else self.directory
         if made.stat().st_uid == 0 and _user_namespaces_work(self.directory):
             return ["--user-namespace"]
@@ -237,6 +238,14 @@ class EmbeddedPostgres:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+def _has_passwd_entry(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _user_namespaces_work(scratch: Path) -> bool:
