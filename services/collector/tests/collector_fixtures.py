@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from goodput_common.contracts.job import RankRegistered
+from goodput_common.contracts.subjects import token
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -72,7 +73,7 @@ class Proc:
 def register(run_dir: Path, rank: int, pid: int, *, start: int = 1000, job: str = "j1", boot_id: str = "b1") -> Path:
     folder = run_dir / "ranks"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{job}.{rank}.json"
+    path = folder / f"{token(job)}.{rank}.json"
     registered = RankRegistered(
         fabric="f", job=job, rank=rank, world_size=2, host="h0", pid=pid, at=START, process_start=start, boot_id=boot_id
     )

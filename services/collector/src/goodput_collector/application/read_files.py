@@ -24,6 +24,8 @@ from goodput_common.contracts import ids
 from goodput_common.contracts.job import FlightRecorderDump
 from goodput_common.contracts.telemetry import Event, Sample, Source, State
 
+__all__ = ["UNKNOWN_HOST", "Found", "Limits", "Read", "read_path", "read_paths"]
+
 UNKNOWN_HOST = "unknown-host"
 
 
