@@ -47,6 +47,8 @@ class LiveRun:
     clock: Clock
     heard: Callable[[Verdict | RecoveryUpdate | Reaction], None] = lambda _message: None
     keep: bool = False
+    listen_on: Bus | None = None  # where roles are kept apart: a bus that may read verdicts and recovery,
+    answer_on: Bus | None = None  # and one that may answer as an agent
     verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
     updates: dict[tuple[str, PlanState], RecoveryUpdate] = field(default_factory=dict)
     published: list[Outgoing] = field(default_factory=list)
@@ -63,8 +65,8 @@ class LiveRun:
                 subjects=(subjects.of_job(stream, fabric, job),),
                 slots=32,
             )
-            self._subscriptions.append(await self.bus.consume(consumer, self._hear))
-        self._subscriptions.append(await self.bus.serve(subjects.agents_of(fabric, job), self._answer))
+            self._subscriptions.append(await (self.listen_on or self.bus).consume(consumer, self._hear))
+        self._subscriptions.append(await (self.answer_on or self.bus).serve(subjects.agents_of(fabric, job), self._answer))
 
     async def play(self, done: Callable[[], bool], *, timeout_s: float) -> bool:
         """Publish the simulation in real time until `done()`, at most `timeout_s`. True when `done()` held."""
