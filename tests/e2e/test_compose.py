@@ -1,7 +1,7 @@
 """docker compose: up, a simulated job's traffic, a verdict over REST, down.
 
-Runs the deployment as README describes it, with the images that docker-compose.yml names and the NATS users of each role. Its
-project name and ports are its own, so that it does not meet a deployment that runs already.
+Runs the deployment as README describes it, with the images that docker-compose.yml names and the NATS user of each role.
+Its project name and ports are its own, so that it does not meet a deployment that runs already.
 """
 
 from __future__ import annotations
@@ -82,14 +82,15 @@ async def test_a_verdict_comes_over_rest_from_the_containers(deployment: dict[st
     finally:
         await asyncio.gather(collector.close(), reader.close(), agent.close())
 
-    headers = {"Authorization": f"Bearer {deployment['GOODPUT_VIEWER_TOKEN']}"}
-    answer = httpx.get(
-        f"http://127.0.0.1:{PORTS['CORRELATOR_PORT']}/v1/verdicts", params={"job": "compose-1"}, headers=headers
-    )
+    url = f"http://127.0.0.1:{PORTS['CORRELATOR_PORT']}/v1/verdicts"
+    async with httpx.AsyncClient(timeout=10) as client:
+        headers = {"Authorization": f"Bearer {deployment['GOODPUT_VIEWER_TOKEN']}"}
+        answer = await client.get(url, params={"job": "compose-1"}, headers=headers)
+        refused = await client.get(url)
     answer.raise_for_status()
     found = answer.json()["items"]
     print(answer.text)
     assert [verdict["state"] for verdict in found] == [VerdictState.RESOLVED]
     assert found[0]["culprit"]["component"] == simulation.ledger[0].component
     assert score(simulation.ledger, run.chain).correct
-    assert httpx.get(f"http://127.0.0.1:{PORTS['CORRELATOR_PORT']}/v1/verdicts").status_code == httpx.codes.UNAUTHORIZED
+    assert refused.status_code == httpx.codes.UNAUTHORIZED
