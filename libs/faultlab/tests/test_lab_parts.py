@@ -35,10 +35,18 @@ def test_every_address_and_gpu_of_a_plan_is_its_own() -> None:
     assert all(ids.normal_pci(pci) == pci for pci in gpus)
 
 
-@pytest.mark.parametrize(("field", "value"), [("hosts", 1), ("ranks_per_host", 1), ("rails", 0), ("hosts", 1000)])
+@pytest.mark.parametrize(("field", "value"), [("hosts", 1), ("ranks_per_host", 0), ("rails", 0), ("hosts", 1000)])
 def test_a_plan_that_cannot_be_built_says_which_number_is_wrong(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{field} is {value}"):
         LabPlan(**{field: value})
+
+
+@pytest.mark.parametrize(("hosts", "ranks_per_host"), [(4, 2), (4, 1), (5, 1), (2, 8), (3, 1)])
+def test_every_rank_has_company_in_exactly_one_small_group(hosts: int, ranks_per_host: int) -> None:
+    plan = LabPlan(hosts=hosts, ranks_per_host=ranks_per_host)
+    members = [rank for group in plan.small_groups for rank in group]
+    assert members == list(range(plan.world_size))
+    assert min(len(group) for group in plan.small_groups) >= 2
 
 
 def test_the_topology_cables_each_rail_nic_to_a_port_named_after_its_host() -> None:

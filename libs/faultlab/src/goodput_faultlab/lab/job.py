@@ -142,8 +142,6 @@ class Job:
 
     def _request(self, rank: int, host: str, local_rank: int) -> StartRank:
         plan = self._plan
-        per_host = plan.ranks_per_host
-        groups = tuple(tuple(range(index * per_host, (index + 1) * per_host)) for index in range(plan.hosts))
         rail = local_rank % plan.rails
         environment = {
             "GOODPUT_FABRIC": plan.fabric,
@@ -164,7 +162,7 @@ class Job:
             generation=self.generation,
             rank=rank,
             world_size=plan.world_size,
-            host_groups=groups,
+            small_groups=plan.small_groups,
             checkpoint_folder=str(self._folder / "checkpoints"),
             order_file=str(self.order_file(rank)),
             stop_file=str(self.stop_file),

@@ -48,7 +48,7 @@ class LabPlan:
     def __post_init__(self) -> None:
         for name, value, low, high in (
             ("hosts", self.hosts, 2, HOSTS_MAX),
-            ("ranks_per_host", self.ranks_per_host, 2, RANKS_PER_HOST_MAX),
+            ("ranks_per_host", self.ranks_per_host, 1, RANKS_PER_HOST_MAX),
             ("rails", self.rails, 1, RAILS_MAX),
             ("spares", self.spares, 0, HOSTS_MAX),
         ):
@@ -58,6 +58,14 @@ class LabPlan:
     @property
     def world_size(self) -> int:
         return self.hosts * self.ranks_per_host
+
+    @property
+    def small_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks' second process groups: those of one host, or where a host has only one, of two neighbours."""
+        size = max(2, self.ranks_per_host)
+        starts = list(range(0, self.world_size - size + 1, size))
+        ends = [*starts[1:], self.world_size]
+        return tuple(tuple(range(start, end)) for start, end in zip(starts, ends, strict=True))
 
     @cached_property
     def all_hosts(self) -> tuple[Host, ...]:

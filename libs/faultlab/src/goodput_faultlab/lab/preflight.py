@@ -6,6 +6,7 @@ Every problem says what to do about it. What only one scenario needs is a limit,
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import subprocess
@@ -60,6 +61,7 @@ def _servers() -> list[Problem]:
     return problems
 
 
+@functools.cache
 def _namespaces() -> tuple[list[Problem], list[Problem]]:
     """(problems, limits)."""
     command = (

@@ -53,7 +53,10 @@ class LabSession:
         directory: Path | None = None,
         on_progress: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        self.plan = LabPlan(hosts=hosts, ranks_per_host=ranks_per_host, rails=rails, spares=spares, fabric=fabric)
+        try:
+            self.plan = LabPlan(hosts=hosts, ranks_per_host=ranks_per_host, rails=rails, spares=spares, fabric=fabric)
+        except ValueError as error:
+            raise LabError(str(error)) from None
         self.started_in_s = 0.0
         self._given = directory
         self._on_progress = on_progress

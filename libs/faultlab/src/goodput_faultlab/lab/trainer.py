@@ -26,13 +26,14 @@ FEATURES, HIDDEN, BATCH = 64, 128, 32
 
 
 class TrainerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """`host_groups` lists the ranks of each host. Steps stop at `steps_max`, or when `stop_file` appears."""
+    """`small_groups` are the members of each second process group. Steps stop at `steps_max`, or when `stop_file`
+    appears."""
 
     job: str
     generation: int
     rank: int
     world_size: int
-    host_groups: tuple[tuple[int, ...], ...]
+    small_groups: tuple[tuple[int, ...], ...]
     checkpoint_folder: str
     order_file: str
     stop_file: str
@@ -54,8 +55,8 @@ def main(spec: TrainerSpec) -> None:
     torch.manual_seed(7)
     dist.init_process_group("gloo", timeout=timedelta(seconds=spec.collective_timeout_s))
     mine: Any = None
-    for ranks in spec.host_groups:
-        group = dist.new_group(list(ranks), group_desc="host")
+    for ranks in spec.small_groups:
+        group = dist.new_group(list(ranks), group_desc="small")
         if spec.rank in ranks:
             mine = group
 
