@@ -56,8 +56,10 @@ class Correlator:
     log: Path
     port: int
     process: asyncio.subprocess.Process | None = None
+    wanted: bool = False
 
     async def start(self) -> None:
+        self.wanted = True
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "goodput_correlator", env=self.environment, stdout=log, stderr=log
@@ -65,6 +67,7 @@ class Correlator:
 
     async def kill(self, how: signal.Signals = signal.SIGKILL) -> int:
         assert self.process is not None
+        self.wanted = False
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(how)
         return await self.process.wait()
@@ -73,11 +76,16 @@ class Correlator:
         """What /readyz says is missing, "" when nothing is; waits for an answer."""
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=5) as client:
             while True:
-                assert self.process is not None and self.process.returncode is None, self.log.read_text()[-3000:]
+                self.check()
                 with contextlib.suppress(httpx.HTTPError):
                     answer = await client.get("/readyz")
                     return "" if answer.status_code == 200 else str(answer.json()["detail"])
                 await asyncio.sleep(0.1)
+
+    def check(self) -> None:
+        """Nobody but the test ends it."""
+        ended = self.wanted and self.process is not None and self.process.returncode is not None
+        assert not ended, self.log.read_text()[-3000:]
 
     async def active(self) -> None:
         while await self.not_ready():  # noqa: ASYNC110
@@ -213,6 +221,8 @@ class World:
             await asyncio.sleep(0.05)
 
     def _check(self) -> None:
+        for each in self.correlators:
+            each.check()
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
