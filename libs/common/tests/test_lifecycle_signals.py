@@ -54,7 +54,7 @@ class Service:
 
     def wait_for(self, event: str) -> dict[str, Any]:
         with self._news:
-            assert self._news.wait_for(lambda: self.find(event) is not None, timeout=20), "".join(self.lines)
+            assert self._news.wait_for(lambda: self.find(event) is not None, timeout=60), "".join(self.lines)
         found = self.find(event)
         assert found is not None
         return found
@@ -68,9 +68,9 @@ class Service:
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         os.kill(self.process.pid, number)
 
-    def exit_code(self) -> int:
-        """Raises if the process is not gone in the promised time."""
-        code = self.process.wait(timeout=STOP_WITHIN_S)
+    def exit_code(self, within_s: float = STOP_WITHIN_S) -> int:
+        """Raises if the process is not gone in the promised time after its signal."""
+        code = self.process.wait(timeout=within_s)
         self._reader.join(timeout=5)
         return code
 
@@ -177,7 +177,7 @@ def test_a_crashed_task_ends_the_process_with_its_traceback(service: Any) -> Non
                 tasks.spawn("ticker", tick())
         run_main(lambda: serve(Ticks()))
     """)
-    assert running.exit_code() == 1
+    assert running.exit_code(within_s=60) == 1
     crash = running.find("task crashed")
     assert crash["task"] == "ticker"
     assert "Traceback" in crash["exception"]
@@ -195,7 +195,7 @@ def test_a_failed_start_says_what_to_do_next_and_exits_non_zero(service: Any) ->
                 raise StartError("port 8081 is taken", do_next="set GOODPUT_HTTP_PORT")
         run_main(lambda: serve(Closes(), Refuses()))
     """)
-    assert running.exit_code() == 3
+    assert running.exit_code(within_s=60) == 3
     failed = running.find("start failed")
     assert (failed["part"], failed["next"]) == ("http server", "set GOODPUT_HTTP_PORT")
     assert running.process.stdout.read() == "closed\n"
@@ -233,7 +233,7 @@ def test_a_misconfiguration_exits_with_2_and_no_traceback(service: Any) -> None:
             CommonSettings(http_port="eighty")
         run_main(configured)
     """)
-    assert running.exit_code() == 2
+    assert running.exit_code(within_s=60) == 2
     assert "GOODPUT_HTTP_PORT" in running.find("did not start")["error"]
     assert "Traceback" not in running.text
     assert "eighty" not in running.text
@@ -245,5 +245,5 @@ def test_an_unforeseen_error_at_the_door_exits_with_1_and_a_traceback(service: A
             raise KeyError("x")
         run_main(broken)
     """)
-    assert running.exit_code() == 1
+    assert running.exit_code(within_s=60) == 1
     assert "Traceback" in running.find("did not start")["exception"]
