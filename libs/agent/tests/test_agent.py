@@ -109,7 +109,9 @@ def test_a_broken_clock_does_not_reach_the_loop(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(rig.steps, "end", broken)
     monkeypatch.setattr(rig.steps, "begin", broken)
-    with rig.agent.step():
+    monkeypatch.setattr(rig.steps, "enter_phase", broken)
+    monkeypatch.setattr(rig.steps, "leave_phase", broken)
+    with rig.agent.step(), rig.agent.phase("forward"):
         pass
     rig.agent.step_end()
 

@@ -241,3 +241,21 @@ async def test_a_run_directory_that_cannot_be_written_stops_nothing(tmp_path: Pa
     rank.reporter.register()
     rank.reporter.report()
     assert [type(each) for each in rank.queued()] == [RankRegistered, RankProgress]
+
+
+async def test_a_message_that_the_server_would_never_take_does_not_hold_up_the_others(
+    tmp_path: Path, bus: MemoryBus, ear: Ear
+) -> None:
+    rank = Rank(tmp_path, lambda: connected(bus))
+    rank.reporter.register()
+    head = rank.reporter.queue.head()
+    assert head is not None
+    rank.reporter.queue.done(head)
+    rank.reporter.queue.put(
+        head._replace(data=RankExited(fabric="f", job="j", rank=3, host="h", at=START, reason="x" * (2 << 20)))
+    )
+    running = asyncio.create_task(rank.run())
+    data = await ear.until(bool)
+    assert isinstance(data[0], RankRegistered)
+    rank.leaving.set()
+    await running

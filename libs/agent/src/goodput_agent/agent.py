@@ -49,13 +49,19 @@ class _Phase:
 
     def __enter__(self) -> None:
         if self._clock is not None:
-            self._outer = self._clock.enter_phase(self._name)
+            try:
+                self._outer = self._clock.enter_phase(self._name)
+            except Exception as own:  # noqa: BLE001 - see guard
+                complaints.failed("phase", own)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._clock is not None:
-            self._clock.leave_phase(self._outer)
+            try:
+                self._clock.leave_phase(self._outer)
+            except Exception as own:  # noqa: BLE001 - see guard
+                complaints.failed("phase", own)
 
 
 class Agent:

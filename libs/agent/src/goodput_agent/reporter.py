@@ -25,7 +25,7 @@ from goodput_agent.recorder import FlightRecorder, NoFlightRecorder, where_is
 from goodput_agent.stall import DEFAULT_POLICY, StallPolicy, StallRule
 from goodput_agent.steps import StepClock
 from goodput_agent.watch import Due, Watch
-from goodput_common.bus.errors import BusError
+from goodput_common.bus.errors import BusError, BusUnavailable
 from goodput_common.bus.ports import Bus, Message
 from goodput_common.contracts import subjects
 from goodput_common.contracts.ids import rank_id
@@ -214,7 +214,7 @@ class Reporter:
                     component=message.component,
                     time=message.time,
                 )
-            except BusError as error:  # the client reconnects by itself: keep the message, try again
+            except BusUnavailable as error:  # the client reconnects by itself: keep the message, try again
                 complaints.failed("publishing", error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, RETRY_MAX_S)

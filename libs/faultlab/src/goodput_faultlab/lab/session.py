@@ -24,8 +24,8 @@ from types import TracebackType
 import msgspec
 
 from goodput_faultlab.lab import freezer
+from goodput_faultlab.lab.checks import preflight
 from goodput_faultlab.lab.plan import LabPlan
-from goodput_faultlab.lab.preflight import preflight
 from goodput_faultlab.lab.protocol import Failed, Finished, Progress, Ready, Report, RunRequest, Setup
 from goodput_faultlab.lab.result import LabResult
 from goodput_faultlab.lab.scenarios import SCENARIOS

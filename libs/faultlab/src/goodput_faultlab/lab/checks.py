@@ -71,7 +71,7 @@ def _namespaces() -> tuple[list[Problem], list[Problem]]:
         "--",
         sys.executable,
         "-m",
-        "goodput_faultlab.lab.preflight",
+        "goodput_faultlab.lab.checks",
     )
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_WITHIN_S, check=False)
