@@ -126,6 +126,12 @@ def test_an_interface_that_vanishes_is_a_link_down_and_a_state() -> None:
 
 def test_ignored_interfaces_are_not_told() -> None:
     found = run(
-        'ip("link", "add", "far9", "type", "dummy")\nip("link", "set", "far9", "up")\nprint(json.dumps(settled(reader)))'
+        """
+ip("link", "add", "far8", "type", "veth", "peer", "name", "far9")
+ip("link", "set", "far8", "up")
+ip("link", "set", "far9", "up")
+ip("link", "set", "far9", "down")
+print(json.dumps(settled(reader)))
+"""
     )
     assert found == []

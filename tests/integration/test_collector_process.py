@@ -212,6 +212,13 @@ async def test_ranks_and_dumps_of_the_run_directory_are_told(host: Host) -> None
     assert (told.job, told.rank, told.fabric) == ("j", 1, "lab")
 
 
+def _write(device: Path, line: str) -> None:
+    try:
+        device.write_text(line)
+    except OSError as error:
+        pytest.skip(f"no kernel log to write to: {error.strerror}")
+
+
 def _started(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
@@ -220,21 +227,16 @@ def _names(host: Host) -> list[EventName]:
     return [event.name for event in host.events(Source.PROCESS)]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="writing to the kernel's log takes root")
+@pytest.mark.skipif(os.geteuid() != 0 or not KERNEL_LOG.exists(), reason="writing to the kernel's log takes root")
 async def test_a_record_of_the_real_kernel_log_is_told_at_its_time(host: Host) -> None:
     """With a line that worries nobody else who reads this machine's log."""
     line = "mlx5_core 0000:ee:00.0: Port module event: module 0, Cable plugged\n"
-    if not KERNEL_LOG.exists():
-        pytest.skip("no kernel log here")
     await host.kill()
     host.log = KERNEL_LOG
     await host.start()
     await host.reading()
     before = time.time()
-    try:
-        KERNEL_LOG.write_text(line)
-    except OSError as error:
-        pytest.skip(f"no kernel log to write to: {error.strerror}")
+    _write(KERNEL_LOG, line)
     mine = "nic:h0/0000:ee:00/1"
     await host.until(lambda: mine in [event.component for event in host.events(Source.KERNEL_LOG)], "the event")
     event = next(event for event in host.events(Source.KERNEL_LOG) if event.component == mine)
