@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from goodput_correlator.domain.standing import OpKey, Standing, Standings
 from goodput_correlator.domain.waits import Question, WaitGraph, ask_all
@@ -68,6 +68,7 @@ class Blame:
     inside: tuple[Inside, ...]
     waits_for: Mapping[int, tuple[int, OpKey, bool]]  # (whom, in which operation, whether that is a root itself)
     stuck: frozenset[int]
+    graph: WaitGraph = field(compare=False, repr=False)
     unexplained: frozenset[int] = frozenset()
 
 
@@ -87,7 +88,7 @@ def find_roots(all_of: Standings) -> Blame:
     stuck = frozenset(rank for rank, each in all_of.known.items() if each.pending)
     unexplained = frozenset(rank for rank in stuck if rank not in waits_for and rank not in sources)
     found = sorted({**absent, **roots}.values(), key=lambda root: (-root.certainty, root.rank))
-    return Blame(tuple(found), inside, waits_for, stuck, unexplained)
+    return Blame(tuple(found), inside, waits_for, stuck, graph, unexplained)
 
 
 def _behind(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int, Root]:
@@ -253,7 +254,7 @@ def _absence(rank: int, certainty: float, question: Question) -> Root:
         question.key,
         question.op,
         tuple(other for other in question.inside if other != rank),
-        detail="it says nothing of where it stands",
+        detail="says nothing of where it stands",
     )
 
 

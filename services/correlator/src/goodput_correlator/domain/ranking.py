@@ -30,6 +30,7 @@ DOUBTFUL_MIN = 0.4  # from files: also shown, as a verdict of its own with that 
 ALTERNATIVES_MAX = 8
 EVIDENCE_MAX = 24
 EXPLAINED_MAX = 40
+WAITING_MAX = 24
 UNKNOWN_FACTOR = 0.95
 
 
@@ -137,7 +138,7 @@ def _nobody(case: Case, findings: list[Finding], ranked: list[Finding]) -> Diagn
         confidence=round(min(0.9, _odds(undetermined.SCORE) / total), 3),
         alternatives=alternatives,
         evidence=_unique(evidence),
-        explained=_waiting(case, set()),
+        explained=(),
         affected=_affected(case, ranked),
         action=action,
         first_evidence_at=_first(case, evidence),
@@ -162,7 +163,7 @@ def _diagnosis(
         shown.setdefault(key, Alternative(component=key[0], fault_class=key[1], confidence=round(finding.score * 0.9, 3)))
     explained = [_consequence(effect, because) for effect, _, because in consequences]
     explained += _victims(case, best)
-    explained += _waiting(case, culprit_ranks)
+    explained += _waiting(case, culprit_ranks, best.because)
     assert best.action is not None
     return Diagnosis(
         fault_class=best.fault_class,
@@ -218,23 +219,26 @@ def _victims(case: Case, best: Finding) -> list[Explained]:
     return list(found.values())[:12]
 
 
-def _waiting(case: Case, culprits: set[int]) -> tuple[Explained, ...]:
-    """Who waits for whom, by the recorder."""
+def _waiting(case: Case, culprits: set[int], because: str) -> list[Explained]:
+    """Every rank that stands still, and how that follows: by whom it waits for, else by what stops its collectives."""
     if not case.stalled:
-        return ()
+        return []
     view = analysis(case)
+    chain = view.blame.graph.follow(culprits)
     found = []
-    for rank, (blocker, key, direct) in sorted(view.blame.waits_for.items()):
-        if rank in culprits:
-            continue
+    for rank in sorted(view.blame.stuck - culprits):
+        if rank in chain:
+            blocker, key, direct = chain[rank]
+            reason = f"it waits for rank {blocker}" if direct else f"it waits for rank {blocker}, which waits itself"
+        else:
+            key, reason = view.standings.known[rank].pending[0].key, because
         what = view.standings.describe(key)
-        because = f"it waits for rank {blocker}" if direct else f"it waits for rank {blocker}, which waits itself"
-        found.append(Explained(component=case.rank_component(rank), symptom=f"stands still in {what}", because=because))
-    if len(found) > 24:
-        more = len(found) - 24
+        found.append(Explained(component=case.rank_component(rank), symptom=f"stands still in {what}", because=reason))
+    if len(found) > WAITING_MAX:
+        more = len(found) - WAITING_MAX
         rest = Explained(component=None, symptom=f"{more} more ranks stand still", because="they wait in the same way")
-        found = [*found[:24], rest]
-    return tuple(found)
+        found = [*found[:WAITING_MAX], rest]
+    return found
 
 
 def _affected(case: Case, findings: Iterable[Finding]) -> Affected:
