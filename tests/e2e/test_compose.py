@@ -92,5 +92,5 @@ async def test_a_verdict_comes_over_rest_from_the_containers(deployment: dict[st
     print(answer.text)
     assert [verdict["state"] for verdict in found] == [VerdictState.RESOLVED]
     assert found[0]["culprit"]["component"] == simulation.ledger[0].component
-    assert score(simulation.ledger, run.chain).correct
+    assert score((*simulation.ledger, *simulation.background), run.chain).correct
     assert refused.status_code == httpx.codes.UNAUTHORIZED

@@ -123,7 +123,7 @@ async def test_one_chain_and_one_action_whatever_is_killed(stack: Stack, seed: i
         missing = expected - await stored_messages(stack)
         assert not missing, f"{told}: {len(missing)} of {len(expected)} acknowledged messages lost, such as {min(missing)}"
 
-        scored = score(simulation.ledger, run.chain)
+        scored = score((*simulation.ledger, *simulation.background), run.chain)
         assert scored.correct, f"{told}\n{scored.text()}"
     finally:
         await bus.close()

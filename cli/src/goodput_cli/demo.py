@@ -110,7 +110,7 @@ async def _play(
     job = f"demo-{start:%H%M%S}"
     simulation = Simulation(live_spec(name, job=job, start=start, fault_at_s=FAULT_AT_S, hosts=hosts), seed)
     ledger = Ledger(directory / "ledger.jsonl")
-    for entry in simulation.ledger:
+    for entry in (*simulation.ledger, *simulation.background):
         ledger.write(entry)
     run = LiveRun(bus, simulation, SystemClock(), heard=teller.heard)
     recorded = asyncio.Event()
@@ -158,7 +158,7 @@ async def _watch(simulation: Simulation, teller: _Teller) -> None:
 
 
 def _result(name: str, seed: int, run: LiveRun, simulation: Simulation, teller: _Teller) -> dict[str, Any]:
-    scored = score(simulation.ledger, run.chain)
+    scored = score((*simulation.ledger, *simulation.background), run.chain)
     naming = [each for each in run.chain if each.state is not VerdictState.RESOLVED]
     if naming:
         teller.show("")

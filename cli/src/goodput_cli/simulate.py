@@ -41,7 +41,7 @@ def command(
     simulation = Simulation(spec, seed)
     count = 0
     try:
-        for entry in simulation.ledger:
+        for entry in (*simulation.ledger, *simulation.background):
             truth.write(entry)
         with output.open("wb") as file, progress(f"simulating {name}", total=seconds, quiet=as_json) as update:
             for message in simulation.records(spec.start + timedelta(seconds=seconds)):
