@@ -62,14 +62,15 @@ def test_the_topology_cables_each_rail_nic_to_a_port_named_after_its_host() -> N
 
 def test_a_seed_always_chooses_the_same_victim_and_seeds_reach_every_rank() -> None:
     plan = LabPlan()
-    assert choose(7, plan) == choose(7, plan)
-    assert {choose(seed, plan).rank for seed in range(100)} == set(range(plan.world_size))
+    assert choose(7, plan, "gil-held") == choose(7, plan, "gil-held")
+    assert {choose(seed, plan, "gil-held").rank for seed in range(100)} == set(range(plan.world_size))
+    assert len({choose(seed, plan, "gil-held").rank for seed in range(10)}) >= 4
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_victims_host_rail_and_gpu_belong_to_its_rank(seed: int) -> None:
     plan = LabPlan(hosts=3, ranks_per_host=4, rails=2)
-    victim = choose(seed, plan)
+    victim = choose(seed, plan, "link-down")
     assert victim.rank in victim.ranks_of_host
     assert victim.host == f"h{victim.rank // 4}"
     assert (victim.gpu, victim.rail) == (victim.rank % 4, victim.rank % 4 % 2)
@@ -88,7 +89,7 @@ def test_every_scenario_has_a_truth_that_its_kind_of_fault_can_have() -> None:
         "healthy": (FaultClass.NO_HARDWARE_FAULT, None),
     }
     assert set(SCENARIOS) == set(expected)
-    victim = choose(3, LabPlan())
+    victim = choose(3, LabPlan(), "gil-held")
     for name, scenario in SCENARIOS.items():
         component, also, ranks, _ = scenario._truth(victim, "j")
         kind = None if component is None else ids.kind_of(component)

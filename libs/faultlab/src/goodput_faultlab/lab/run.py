@@ -95,7 +95,7 @@ class Run:
     async def __call__(self) -> LabResult:
         """Raises LabRunError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        victim = choose(self._seed, self._ground.plan)
+        victim = choose(self._seed, self._ground.plan, self._scenario.name)
         with self._recording.open("ab") as recording:
             log = RunLog(self.job.name, recording, self._on_recovery)
             self._ground.observer.run = log

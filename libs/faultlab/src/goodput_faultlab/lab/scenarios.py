@@ -49,8 +49,10 @@ class Victim:
     ranks_of_host: tuple[int, ...]
 
 
-def choose(seed: int, plan: LabPlan) -> Victim:
-    rank = random.Random(seed).randrange(plan.world_size)
+def choose(seed: int, plan: LabPlan, scenario: str) -> Victim:
+    """The same victim for the same scenario and seed. Text is hashed before it seeds: neighbouring numbers alone give
+    neighbouring draws."""
+    rank = random.Random(f"{scenario}/{seed}").randrange(plan.world_size)
     index, gpu = divmod(rank, plan.ranks_per_host)
     first = index * plan.ranks_per_host
     return Victim(
