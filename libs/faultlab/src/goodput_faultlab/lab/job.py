@@ -142,7 +142,6 @@ class Job:
 
     def _request(self, rank: int, host: str, local_rank: int) -> StartRank:
         plan = self._plan
-        rail = local_rank % plan.rails
         environment = {
             "GOODPUT_FABRIC": plan.fabric,
             "GOODPUT_HOST": host,
@@ -153,9 +152,9 @@ class Job:
             "RANK": str(rank),
             "WORLD_SIZE": str(plan.world_size),
             "LOCAL_RANK": str(local_rank),
-            "MASTER_ADDR": plan.host(self._hosts[0]).rail_address(rail),
+            "MASTER_ADDR": plan.host(self._hosts[0]).rail_address(0),
             "MASTER_PORT": str(FIRST_PORT + (self._number % 500) * 8 + self.generation % 8),
-            "GLOO_SOCKET_IFNAME": rail_device(rail),
+            "GLOO_SOCKET_IFNAME": ",".join(rail_device(rail) for rail in range(plan.rails)),
         }
         spec = TrainerSpec(
             job=self.name,

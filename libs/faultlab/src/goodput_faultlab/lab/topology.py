@@ -53,4 +53,5 @@ def _host(plan: LabPlan, host: Host, components: list[ComponentRecord], edges: l
         device = ids.gpu_id(host.name, gpu)
         components.append(ComponentRecord(id=device, kind=ComponentKind.GPU, attrs={"pci": host.gpu_pci(gpu)}))
         edges.append(EdgeRecord(a=device, b=here, relation=Relation.PART_OF))
-        edges.append(EdgeRecord(a=device, b=nic(host.name, gpu % plan.rails), relation=Relation.RAIL))
+        # gloo spreads the collectives of every rank over all rails
+        edges.extend(EdgeRecord(a=device, b=nic(host.name, rail), relation=Relation.RAIL) for rail in range(plan.rails))
