@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import msgspec
-import structlog
 
 from goodput_common.bus.errors import BusUnavailable, Retry
 from goodput_common.bus.ports import Bus, Consumer, Message, Subscription
@@ -20,6 +19,7 @@ from goodput_common.contracts import subjects
 from goodput_common.contracts.recovery import AgentCommand, PlanState, RecoveryUpdate
 from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_common.runtime.clock import Clock
+from goodput_common.runtime.logs import get_logger
 from goodput_faultlab.simulate import Outgoing, Reaction, Simulation, SimulationSpec, scenario
 
 TICK_S = 0.1
@@ -27,7 +27,7 @@ PUBLISHING_AT_ONCE = 200
 PUBLISH_AGAIN_S = 0.5
 ENDED = frozenset({PlanState.RECOVERED, PlanState.FAILED, PlanState.REFUSED, PlanState.VETOED})
 
-log = structlog.get_logger("faultlab.live")
+log = get_logger("faultlab.live")
 
 
 def live_spec(name: str, *, job: str, start: datetime, fault_at_s: float, hosts: int) -> SimulationSpec:

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import nats.errors
-import structlog
 from nats.aio.client import Client
 
 from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.metrics import BusMetrics
+from goodput_common.runtime.logs import get_logger
 
 FIRST_BACKOFF_S = 0.1
 BACKOFF_S_MAX = 5.0
@@ -74,7 +74,7 @@ class Connection:
         self._user = user
         self._password = password
         self.metrics = metrics
-        self._log = structlog.get_logger(__name__).bind(client=name)
+        self._log = get_logger(__name__).bind(client=name)
         self._client: Client | None = None
         self._changed = asyncio.Condition()
         self._closing = False

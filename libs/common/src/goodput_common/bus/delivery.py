@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import structlog
-
 from goodput_common.bus.errors import Reject, Retry
 from goodput_common.bus.ports import Handler, Message
+from goodput_common.runtime.logs import get_logger
 
 FIRST_RETRY_S = 0.25
 RETRY_S_MAX = 30.0
@@ -56,7 +55,7 @@ def too_often(deliveries: int, max_deliveries: int) -> Never | None:
 
 async def run_handler(handler: Handler, message: Message, max_deliveries: int) -> Outcome:
     """Run the handler and judge. Only a cancellation of the caller's own task gets out."""
-    log = structlog.get_logger(__name__)
+    log = get_logger(__name__)
     try:
         await handler(message)
     except Reject as error:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import structlog
 from nats.aio.msg import Msg
 
 from goodput_common.bus.codec import decode
@@ -23,6 +22,7 @@ from goodput_common.bus.errors import BusUnavailable, DecodeError
 from goodput_common.bus.metrics import BusMetrics
 from goodput_common.bus.ports import Consumer, Handler
 from goodput_common.bus.rejected import Rejection
+from goodput_common.runtime.logs import get_logger
 
 ACK, NAK, IN_PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 SIGNS_PER_ACK_WAIT = 3
@@ -244,4 +244,4 @@ def _now_s() -> float:
 
 
 def subscription_log(consumer: Consumer) -> Any:
-    return structlog.get_logger(__name__).bind(stream=consumer.stream, durable=consumer.durable)
+    return get_logger(__name__).bind(stream=consumer.stream, durable=consumer.durable)

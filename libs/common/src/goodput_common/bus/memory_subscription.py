@@ -7,13 +7,12 @@ import contextlib
 import heapq
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from goodput_common.bus.codec import decode
 from goodput_common.bus.delivery import Done, Never, Outcome, run_handler, too_often
 from goodput_common.bus.errors import DecodeError
 from goodput_common.bus.memory_parts import Due, Durable
 from goodput_common.bus.ports import Handler, Responder
+from goodput_common.runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from goodput_common.bus.memory import MemoryBus
@@ -80,7 +79,7 @@ class MemorySubscription:
             else:
                 outcome = await run_handler(self._handler, message, consumer.max_deliveries)
         if isinstance(outcome, Never):
-            structlog.get_logger(__name__).warning(
+            get_logger(__name__).warning(
                 "message rejected", stream=consumer.stream, sequence=stored.sequence, reason=outcome.reason
             )
         if not isinstance(outcome, Done):

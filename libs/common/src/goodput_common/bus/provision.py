@@ -15,7 +15,6 @@ from typing import NoReturn
 import nats
 import nats.errors
 import nats.js.errors
-import structlog
 from nats.js import JetStreamContext, api
 
 from goodput_common.bus.errors import BusUnavailable, ProvisioningConflict
@@ -23,6 +22,7 @@ from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.memory import MemoryBus
 from goodput_common.bus.ports import Bus
 from goodput_common.contracts.subjects import STREAMS, Stream
+from goodput_common.runtime.logs import get_logger
 
 API_TIMEOUT_S = 5.0
 RACES_MAX = 5
@@ -59,7 +59,7 @@ async def _fit(js: JetStreamContext, streams: tuple[Stream, ...]) -> None:
         except _NotEnoughStorage:
             continue
         if halvings:
-            structlog.get_logger(__name__).warning(
+            get_logger(__name__).warning(
                 "the server's storage is small: streams keep less than wanted", share=1 / (1 << halvings)
             )
         return

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import structlog
 
 from goodput_common.bus.codec import decode_body
 from goodput_common.bus.errors import DecodeError
 from goodput_common.bus.ports import Message
 from goodput_common.contracts.registry import BY_NAME
+from goodput_common.runtime.logs import get_logger
 
 LINE_BYTES_MAX = 16 << 20
 Warn = Callable[[str], None]
@@ -112,7 +112,7 @@ def read_records(path: Path | str, *, warn: Warn | None = None) -> Iterator[Mess
     that is no record, FileNotFoundError.
     """
     path = Path(path)
-    tell = warn or structlog.get_logger(__name__).warning
+    tell = warn or get_logger(__name__).warning
     with path.open("rb") as file:
         number = 0
         while line := file.readline(LINE_BYTES_MAX):

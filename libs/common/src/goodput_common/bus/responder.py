@@ -7,7 +7,6 @@ import contextlib
 import itertools
 
 import nats.errors
-import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
@@ -16,6 +15,7 @@ from goodput_common.bus.codec import decode, encode, escape
 from goodput_common.bus.connection import Connection
 from goodput_common.bus.ports import Responder
 from goodput_common.runtime.clock import Clock
+from goodput_common.runtime.logs import get_logger
 
 ERROR_HEADER = "goodput-error"
 AT_ONCE_MAX = 16
@@ -31,7 +31,7 @@ class Service:
         self._subject = subject
         self._responder = responder
         self._clock = clock
-        self._log = structlog.get_logger(__name__).bind(subject=subject)
+        self._log = get_logger(__name__).bind(subject=subject)
         self._places = asyncio.Semaphore(AT_ONCE_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies = itertools.count(1)

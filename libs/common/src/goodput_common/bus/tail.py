@@ -14,7 +14,6 @@ from pathlib import Path
 
 import nats.errors
 import nats.js.errors
-import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
@@ -26,6 +25,7 @@ from goodput_common.bus.in_hand import ack_numbers, time_of
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Message
 from goodput_common.bus.recording import Recorder, last_sequences
+from goodput_common.runtime.logs import get_logger
 
 BATCH = 256
 FETCH_S = 1.0
@@ -62,7 +62,7 @@ class Tail:
         self._first: dict[str, int] = {}
         # Bounded: a slow reader holds the fetching back, and the stream keeps what is not fetched.
         self._batches: asyncio.Queue[Batch] = asyncio.Queue(maxsize=QUEUED_BATCHES_MAX)
-        self._log = structlog.get_logger(__name__)
+        self._log = get_logger(__name__)
         self.undecodable = 0
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
@@ -234,7 +234,7 @@ async def _copy(tail: Tail, recorder: Recorder, until: asyncio.Event, report: Ta
             progress.clear()
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
-                structlog.get_logger(__name__).warning("the end of the recording is missing", wanted=wanted, copied=copied)
+                get_logger(__name__).warning("the end of the recording is missing", wanted=wanted, copied=copied)
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(progress.wait(), left_s)
