@@ -63,6 +63,7 @@ class Host:
             "GOODPUT_SYS_ROOT": str(self.folder / "no-sys"),
             "GOODPUT_COLLECTOR_HTTP": "false",
             "GOODPUT_HEARTBEAT_S": "0.5",
+            "GOODPUT_HISTORY_S": "0",
         }
         self.collector = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "goodput_collector", env=environment, stderr=(self.folder / "stderr").open("ab")
