@@ -33,6 +33,8 @@ _GATED = frozenset({PlanState.PROPOSED, PlanState.AWAITING_APPROVAL, PlanState.A
 _PRUNE_EVERY_S = 600.0
 # A verdict must not end as rejected because the database was away for long: practically without end, a second apart.
 _DELIVERIES_MAX = 1_000_000
+# What a killed predecessor had in hand comes again after this; it may be short, for a running handler sends signs of life.
+_ACK_WAIT_S = 5.0
 
 
 class Leadership(Protocol):
@@ -131,13 +133,17 @@ class Leader(Part):
         own = subjects.token(self._fabric)
         listens = (subjects.job_events(self._fabric, "rank_registered"), subjects.job_events(self._fabric, "rank_exited"))
         return [
-            (Consumer(durable=f"recovery-{own}-ranks", stream="JOB", subjects=listens), self._ranks.handle),
+            (
+                Consumer(durable=f"recovery-{own}-ranks", stream="JOB", subjects=listens, ack_wait_s=_ACK_WAIT_S),
+                self._ranks.handle,
+            ),
             (
                 Consumer(
                     durable=f"recovery-{own}-progress",
                     stream="JOB",
                     subjects=(subjects.job_events(self._fabric, "rank_progress"),),
                     slots=64,
+                    ack_wait_s=_ACK_WAIT_S,
                     deliver_new_only=True,
                 ),
                 self._ranks.handle,
@@ -148,6 +154,7 @@ class Leader(Part):
                     stream="VERDICT",
                     subjects=(subjects.of_fabric("VERDICT", self._fabric),),
                     slots=4,
+                    ack_wait_s=_ACK_WAIT_S,
                     max_deliveries=_DELIVERIES_MAX,
                 ),
                 self._proposer.handle,
