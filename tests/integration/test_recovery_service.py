@@ -93,7 +93,9 @@ async def until(condition: Ask, what: str, shown: Ask | None = None, *, within_s
 @pytest.fixture
 def start(nats_url: str, fresh_database: str, tmp_path: Any) -> Any:
     @contextlib.asynccontextmanager
-    async def begin(policy: dict[str, Any] | None = None, **job: Any) -> AsyncIterator[World]:
+    async def begin(
+        policy: dict[str, Any] | None = None, offers: list[ActionKind] | None = None, **job: Any
+    ) -> AsyncIterator[World]:
         fabric = f"recovery-{os.getpid()}-{next(_numbers)}"
         file = tmp_path / "policy.json"
         file.write_text(json.dumps(POLICY | (policy or {})))
@@ -106,6 +108,7 @@ def start(nats_url: str, fresh_database: str, tmp_path: Any) -> Any:
             recovery_policy=file,
             recovery_evidence_s=1.0,
             recovery_tick_s=0.1,
+            **({"recovery_offers": offers} if offers else {}),
         )
         service = await build(settings)
         stop = asyncio.Event()
@@ -279,6 +282,17 @@ async def test_an_action_that_does_not_help_is_followed_by_the_next_step(start: 
         assert (first["state"], first["action"]) == ("failed", "swap_node")
         assert "not beyond step" in first["result"]
         assert (second["action"], second["escalates"]) == ("drain_and_resume", first["id"])
+
+
+async def test_a_moving_job_is_paused_for_a_link_to_be_taken_out_and_goes_on_after_it(start: Any) -> None:
+    async with start({"links_redundant": True}, offers=[A.ISOLATE_LINK]) as world:
+        await until(_truth(lambda: world.job.step > 103), "the job to move")
+        await publish_verdict(world.bus, world.verdict(F.PFC_STORM, "port:leaf0/h1", ranks=()))
+        plan = await world.newest("recovered", "failed")
+        assert (plan["state"], plan["action"], plan["target"]) == ("recovered", "isolate_link", "port:leaf0/h1")
+        kinds = [each.kind for each in world.job.commands]
+        assert kinds == [AgentCommandKind.PAUSE] * 4 + [AgentCommandKind.RESUME] * 4
+        assert sorted({each.rank for each in world.job.commands}) == [0, 1, 2, 3]
 
 
 async def test_lists_page_filter_and_answer_not_modified(start: Any) -> None:

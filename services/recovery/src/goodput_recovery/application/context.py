@@ -7,7 +7,7 @@ from typing import Any
 
 from goodput_common.contracts.verdict import ActionKind, Verdict
 from goodput_common.runtime.clock import Clock
-from goodput_recovery.application.ports import Actuator, Reader
+from goodput_recovery.application.ports import Actuator, Control, Reader
 from goodput_recovery.application.verify import Ranks
 from goodput_recovery.domain.budget import Usage, left, window_s_max
 from goodput_recovery.domain.facts import Facts
@@ -15,6 +15,32 @@ from goodput_recovery.domain.gate import Context
 from goodput_recovery.domain.policy import Policy
 
 _SPARE_BACK_S = 24 * 3600.0  # a spare that was used is counted as used for a day
+
+
+class Snapshot:
+    """A reader that asks once: for previews of many plans in one round. What is decided is read again under the lock."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._usage: Usage | None = None
+        self._control: Control | None = None
+        self._recovered: dict[tuple[str, str], datetime | None] = {}
+
+    async def usage(self, since: datetime) -> Usage:
+        if self._usage is None:
+            self._usage = await self._reader.usage(since)
+        return self._usage
+
+    async def control(self) -> Control:
+        if self._control is None:
+            self._control = await self._reader.control()
+        return self._control
+
+    async def job_recovered_at(self, job: str, other_than: str) -> datetime | None:
+        key = (job, other_than)
+        if key not in self._recovered:
+            self._recovered[key] = await self._reader.job_recovered_at(job, other_than)
+        return self._recovered[key]
 
 
 class Contexts:

@@ -19,6 +19,7 @@ from goodput_common.runtime.clock import Clock
 from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.logs import StateLog, get_logger
 from goodput_common.runtime.tasks import Tasks, stop_task
+from goodput_recovery.application.context import Snapshot
 from goodput_recovery.application.execute import Executor
 from goodput_recovery.application.measure import Measures
 from goodput_recovery.application.ports import NotLeading, Store, StoreUnavailable
@@ -165,9 +166,10 @@ class Leader(Part):
         incidents = await self._store.open_incidents()
         plans = [(incident, plan) for incident in incidents if (plan := incident.open_plan) is not None]
         self._measures.open_plans([plan for _, plan in plans])
+        snapshot = Snapshot(self._store)
         for incident, plan in plans:
             if plan.state in _GATED or (plan.state is PlanState.VERIFYING and plan.job is None):
-                await self._proposer.advance(incident)
+                await self._proposer.advance(incident, snapshot)
         self._executor.ensure([plan for _, plan in plans if plan.state is PlanState.EXECUTING])
         await self._verify([(incident, plan) for incident, plan in plans if plan.state is PlanState.VERIFYING])
         if self._clock.monotonic_s() >= self._prune_at_s:

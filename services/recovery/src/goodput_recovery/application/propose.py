@@ -16,7 +16,7 @@ from goodput_common.runtime.clock import Clock
 from goodput_common.runtime.logs import get_logger
 from goodput_recovery.application.context import Contexts, inputs_of
 from goodput_recovery.application.measure import Measures
-from goodput_recovery.application.ports import NotLeading, Store, StoreUnavailable
+from goodput_recovery.application.ports import NotLeading, Reader, Store, StoreUnavailable
 from goodput_recovery.application.verify import Ranks
 from goodput_recovery.domain.gate import Context
 from goodput_recovery.domain.incident import Decision, Incident, Moved, heard, ticked
@@ -59,9 +59,9 @@ class Proposer:
             raise Retry(str(error), delay_s=1.0) from error
         self.tell(decision)
 
-    async def advance(self, incident: Incident) -> None:
+    async def advance(self, incident: Incident, reader: Reader | None = None) -> None:
         """Let the gate look at an incident; the lock is taken only if something would change."""
-        ctx = await self._contexts.of(self._store, incident.verdict)
+        ctx = await self._contexts.of(reader or self._store, incident.verdict)
         preview = ticked(incident, ctx)
         if preview.events or preview.incident != incident:
             await self.decide(incident.id, ticked)
