@@ -194,7 +194,8 @@ def test_a_record_gets_its_moment_from_the_time_since_boot(kernel: Kernel) -> No
 
 
 def test_what_is_older_than_the_history_is_not_told_at_the_first_start(kernel: Kernel) -> None:
-    kernel.log(1, 100.0, XID)
+    for number in range(1, 4):
+        kernel.log(number, 100.0, XID)
     assert kernel.reader().read().samples == []
 
 

@@ -69,6 +69,7 @@ class KmsgReader:
         self._folder = Folder()
         self._fd: int | None = None
         self._number: int | None = None
+        self._told_up_to: int | None = None
         self._lost = 0
         self._lost_told = 0
         self._caught_up = False
@@ -83,6 +84,7 @@ class KmsgReader:
                 f"not allowed to read {self._path}: give the collector CAP_SYSLOG, or set GOODPUT_KERNEL_LOG to a log file"
             ) from None
         self._caught_up = False
+        self._told_up_to = self._number if self._number is not None else self._bookmarks.get(self._mark)
 
     def wake_fd(self) -> int | None:
         return self._fd
@@ -131,8 +133,7 @@ class KmsgReader:
         number = int(match["number"])
         if self._number is not None and number > self._number + 1:
             self._lost += number - self._number - 1
-        told_before = self._number if self._number is not None else self._bookmarks.get(self._mark)
-        if told_before is not None and number <= told_before:
+        if self._told_up_to is not None and number <= self._told_up_to:
             return []
         self._number = number
         text = match["text"]
@@ -141,7 +142,7 @@ class KmsgReader:
         age_s = self._kernel_s() - int(match["usec"]) / 1e6
         if self._caught_up and abs(age_s) > DRIFT_S:
             age_s = 0.0
-        elif told_before is None and age_s > self._history_s:
+        elif self._told_up_to is None and age_s > self._history_s:
             return []
         at = self._clock.now() - timedelta(seconds=max(0.0, age_s))
         event = self._parser.see(Placed(at, text.decode("utf-8", "replace"), "", "", ""))

@@ -50,6 +50,7 @@ class _Watched:
     left: dict[str, str] = field(default_factory=dict)
     stopped: str = ""
     uninterruptible: int = 0
+    ticks_seen: int = -1
     ticks: int = 0
     ticks_at_s: float = 0.0
     cpu_ms: int = -1
@@ -200,7 +201,9 @@ class ProcessReader:
 
     def _present(self, watched: _Watched, stat: ProcStat, now: datetime, now_s: float) -> tuple[list[Sample], State]:
         watched.seen = True
-        frozen = stat.state not in _STOPPED and is_frozen(self._proc, self._cgroup, watched.rank.pid)
+        still = stat.cpu_ticks == watched.ticks_seen  # what has used the CPU since the last look is not frozen
+        watched.ticks_seen = stat.cpu_ticks
+        frozen = still and stat.state not in _STOPPED and is_frozen(self._proc, self._cgroup, watched.rank.pid)
         letter = "frozen" if frozen else stat.state
         self._measure(watched, stat, now_s)
         events: list[Sample] = []
@@ -216,7 +219,7 @@ class ProcessReader:
         attrs = {"letter": letter, "cpu": watched.moving}
         if watched.cpu_ms >= 0:
             attrs |= {"cpu_ms": str(watched.cpu_ms), "window_ms": str(watched.window_ms)}
-        if place := wchan(self._proc, watched.rank.pid):
+        if watched.moving != "used" and (place := wchan(self._proc, watched.rank.pid)):
             attrs["wchan"] = place
         return events, _state(watched, now, value, attrs)
 
