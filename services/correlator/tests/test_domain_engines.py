@@ -185,6 +185,27 @@ def test_peers_that_die_of_lost_connections_are_explained_by_the_first_death(scr
     assert {"rank:j/0", "rank:j/1", "rank:j/2"} <= {each.component for each in verdict.explained}
 
 
+def test_one_killed_rank_that_takes_all_the_others_with_it_at_once_is_still_named(script: Script) -> None:
+    """Over gloo the survivors lose their connections, raise and leave within a second: nobody is left to wait."""
+    log = running(script)
+    log.event("rank:j/2", EventName.PROCESS_EXITED, STALL_S + 0.2, host="h1", source="process", pid="1002", clean="false")
+    for rank in (0, 1, 3, 4, 5, 6, 7):
+        reason = "RuntimeError: Connection closed by peer [10.20.0.2]:5"
+        log.exited(rank, STALL_S + 0.1 + 0.1 * rank, clean=False, reason=reason)
+        log.event(
+            f"rank:j/{rank}",
+            EventName.PROCESS_EXITED,
+            STALL_S + 0.5 + 0.1 * rank,
+            host=f"h{rank // 2}",
+            source="process",
+            pid=str(1000 + rank),
+            clean="false",
+        )
+    verdict = the(log.verdicts(45))
+    assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.PROCESS_DEAD, "rank:j/2")
+    assert verdict.confidence > 0.8
+
+
 def test_a_frozen_process_is_named_as_soon_as_the_collector_sees_it_stopped(script: Script) -> None:
     log = running(script)
     log.event("rank:j/4", EventName.PROCESS_STOPPED, STALL_S + 0.4, host="h2", source="process", pid="1004", state="T")

@@ -2,7 +2,7 @@
 
 When one rank dies the others lose their connections and may die of that. Whoever says "connection closed by peer" is a
 victim; the culprit left without a word, or with a reason of its own. A rank that left cleanly is done, not dead. If all
-ranks leave within seconds and none gives a reason, somebody stopped the job.
+ranks leave within seconds and none gives a reason, somebody stopped the job - unless all but one lost their connections.
 """
 
 from __future__ import annotations
@@ -132,6 +132,9 @@ def _stopped_as_a_whole(found: dict[int, Death], world: int) -> bool:
     """All gone within seconds, and none with a reason of its own: a person or a scheduler ended the job."""
     if len(found) < world:
         return False
+    wordless = [death for death in found.values() if not death.consequence]
+    if len(wordless) == 1 and len(found) > 1 and not wordless[0].polite:
+        return False  # one went without a word and all the others say that they lost their connections: it was first
     times = [death.at.received_at for death in found.values()]
     return not any(death.telling for death in found.values()) and max(times) - min(times) <= timedelta(
         seconds=STOPPED_WITHIN_S
