@@ -24,7 +24,7 @@ from goodput_collector.domain.kernel_log import KernelLogParser
 from goodput_collector.domain.nccl_log import JobLogParser, rank_of_log
 from goodput_collector.domain.timestamps import LineClock
 from goodput_collector.settings import Settings, listed
-from goodput_common.bus.errors import BusUnavailable, ProvisioningConflict
+from goodput_common.bus.errors import ProvisioningConflict
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Bus
 from goodput_common.bus.provision import provision
@@ -82,7 +82,11 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
 
 
 class _Connection(Part):
-    """The bus, made when it is first needed: a collector starts without one."""
+    """The bus, made when it is first needed: a collector starts without one.
+
+    Its streams are somebody else's to make (the correlator, recovery): whoever owns a host's credentials must not be able to
+    change them. Until they are there, messages wait in the spool.
+    """
 
     name = "bus"
 
@@ -108,14 +112,12 @@ class _Connection(Part):
                 wait_s=0,
                 registry=self._metrics.registry,
             )
-        try:
-            await provision(self._bus)
-        except ProvisioningConflict as error:
-            _log.error("streams differ from what is wanted; publishing all the same", error=str(error))
-        except BusUnavailable:
-            if not await self._bus.healthy():
-                raise
-            # connected, but not allowed to make streams: then somebody else has made them
+        await self._bus.client()
+        if self._settings.provision_streams:
+            try:
+                await provision(self._bus)
+            except ProvisioningConflict as error:
+                _log.error("streams differ from what is wanted; publishing all the same", error=str(error))
         return self._bus
 
     async def close(self) -> None:

@@ -20,6 +20,9 @@ NETDEVS_IGNORED = (
 class Settings(CommonSettings):
     http_port: Port = 8083
     collector_http: bool = Field(True, description="serve /healthz, /readyz and /metrics")
+    provision_streams: bool = Field(
+        False, description="make the bus's streams at the start; else the correlator does, and this host needs no right to"
+    )
     kernel_log: str = Field("/dev/kmsg", description="device, or files (globs, separated by commas); empty: none")
     job_logs: str = Field("", description="logs of training processes (globs, separated by commas)")
     flight_recorder_files: str = Field(

@@ -58,7 +58,7 @@ class Origin:
 
 
 class Publisher(Part):
-    """`connect` gives a bus whose streams exist; it is asked again after each failure to reach the server."""
+    """`connect` gives a connected bus; it is asked again after each failure to store a message."""
 
     name = "publisher"
 
