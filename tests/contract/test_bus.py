@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -218,6 +219,14 @@ async def test_a_message_over_the_size_limit_is_refused_at_once(bus: AnyBus) -> 
     big = RankExited(fabric="f", job="j", rank=0, host="h", at=NOW, reason="x" * (1 << 21))
     with pytest.raises(MessageTooLarge):
         await bus.publish(SUBJECT, big, id="1", source="t")
+
+
+async def test_headers_count_towards_the_size_limit_and_the_connection_survives(bus: AnyBus) -> None:
+    nearly = RankExited(fabric="f", job="j", rank=0, host="h", at=NOW, reason="")
+    room = (1 << 20) - len(msgspec.json.encode(nearly)) - 20  # the body fits, body and headers do not
+    with pytest.raises(MessageTooLarge):
+        await bus.publish(SUBJECT, msgspec.structs.replace(nearly, reason="x" * room), id="1", source="t")
+    assert await bus.healthy()
 
 
 async def test_a_struct_outside_the_registry_cannot_be_published(bus: AnyBus) -> None:

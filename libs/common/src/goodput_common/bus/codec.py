@@ -49,6 +49,12 @@ def unescape(text: str) -> str:
     return unquote(text, errors="replace") if "%" in text else text
 
 
+def wire_bytes(headers: Mapping[str, str], body: bytes) -> int:
+    """What the server counts against its limit: body and header block (`NATS/1.0`, a line a header, an empty line)."""
+    lines = sum(len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
+    return len(body) + (len("NATS/1.0\r\n") + lines + 2 if headers else 0)
+
+
 def dataschema(type_name: str) -> str:
     """The URI that names a type's JSON Schema (its `$id`); the file is `schemas/messages/<type>.json`."""
     return f"urn:goodput:message:{type_name}"

@@ -18,7 +18,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
-from goodput_common.bus.codec import decode, encode, unescape
+from goodput_common.bus.codec import decode, encode, unescape, wire_bytes
 from goodput_common.bus.connection import Connection, heeding_cancel
 from goodput_common.bus.errors import (
     BusError,
@@ -179,6 +179,8 @@ class JetStreamBus:
     async def request(self, subject: str, data: msgspec.Struct, *, id: str, source: str, timeout_s: float) -> msgspec.Struct:
         client = await self._connection.wait(timeout_s)
         encoded = encode(data, id=id, source=source, time=self._clock.now())
+        if (size := wire_bytes(encoded.headers, encoded.body)) > client.max_payload:
+            raise MessageTooLarge(size, client.max_payload)
         try:
             asking = client.request(subject, encoded.body, timeout=timeout_s, headers=encoded.headers)
             reply = await heeding_cancel(asking)
@@ -186,8 +188,6 @@ class JetStreamBus:
             raise NoResponders(subject) from None
         except nats.errors.TimeoutError:
             raise RequestTimeout(subject, timeout_s) from None
-        except nats.errors.MaxPayloadError:
-            raise MessageTooLarge(len(encoded.body), client.max_payload) from None
         except (nats.errors.Error, OSError) as error:
             raise BusUnavailable(f"{subject} could not be asked: {type(error).__name__}: {error}") from error
         headers = reply.headers or {}

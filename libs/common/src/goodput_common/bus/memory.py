@@ -18,7 +18,7 @@ from datetime import datetime
 
 import msgspec
 
-from goodput_common.bus.codec import MESSAGE_ID_HEADER, Encoded, decode, encode
+from goodput_common.bus.codec import MESSAGE_ID_HEADER, Encoded, decode, encode, wire_bytes
 from goodput_common.bus.delivery import Later, Never, Outcome
 from goodput_common.bus.errors import (
     BusUnavailable,
@@ -92,8 +92,8 @@ class MemoryBus:
         self._must_be_up()
         if self._faults.publish_unavailable and self._random.random() < self._faults.publish_unavailable:
             raise BusUnavailable("no server (fault plan)")
-        if len(body) > MESSAGE_BYTES_MAX:
-            raise MessageTooLarge(len(body), MESSAGE_BYTES_MAX)
+        if (size := wire_bytes(headers, body)) > MESSAGE_BYTES_MAX:
+            raise MessageTooLarge(size, MESSAGE_BYTES_MAX)
         self._store(subject, headers, body)
 
     def _store(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:

@@ -16,6 +16,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from goodput_common.bus.codec import wire_bytes
 from goodput_common.bus.connection import Backoff, Connection, heeding_cancel
 from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
 from goodput_common.bus.metrics import BusMetrics
@@ -123,6 +124,9 @@ class Publisher:
 
     async def _send(self, client: Client, subject: str, headers: dict[str, str], body: bytes, wait_s: float) -> Msg | None:
         """The server's reply; None when the connection ended or no reply came in time."""
+        # The client counts the body alone; over its own count the server hangs up on the whole connection.
+        if (size := wire_bytes(headers, body)) > client.max_payload:
+            raise MessageTooLarge(size, client.max_payload)
         token = str(next(self._tokens))
         future: asyncio.Future[Msg | None] = asyncio.get_running_loop().create_future()
         self._waiting[token] = future
@@ -130,8 +134,6 @@ class Publisher:
             await heeding_cancel(client.publish(subject, body, reply=f"{self._inbox}.{token}", headers=headers))
             async with asyncio.timeout(wait_s):
                 return await future
-        except nats.errors.MaxPayloadError:
-            raise MessageTooLarge(len(body), client.max_payload) from None
         except (TimeoutError, nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError):
             return None
         finally:
