@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from goodput_common.bus.connection import BACKOFF_S_MAX, Backoff, heeding_cancel
+from goodput_common.bus.connection import BACKOFF_S_MAX, Backoff, heeding_cancel, inbox_prefix
 
 
 async def swallowing() -> str:
@@ -57,3 +57,16 @@ def test_delays_grow_to_their_bound_and_start_again_after_a_reset() -> None:
     assert delays[-1] > BACKOFF_S_MAX * 0.7
     backoff.reset()
     assert backoff.next_s() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("user", "server", "prefix"),
+    [
+        (None, "nats://h:4222", "_INBOX"),
+        ("reader", "nats://h:4222", "_INBOX.reader"),
+        (None, "nats://agent:secret@h:4222", "_INBOX.agent"),
+        ("team.a", "nats://h:4222", "_INBOX.team-a"),
+    ],
+)
+def test_replies_come_to_an_inbox_of_the_user(user: str | None, server: str, prefix: str) -> None:
+    assert inbox_prefix(user, [server]) == prefix

@@ -12,12 +12,14 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
 
 from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.metrics import BusMetrics
+from goodput_common.contracts.subjects import token
 from goodput_common.runtime.logs import get_logger
 
 FIRST_BACKOFF_S = 0.1
@@ -39,6 +41,12 @@ async def heeding_cancel(call: Awaitable[_T]) -> _T:
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
     return result
+
+
+def inbox_prefix(user: str | None, servers: list[str]) -> str:
+    """Replies come to subjects of one's own user, so that the server can keep one user from hearing another's."""
+    user = user or next((name for each in servers if (name := urlsplit(each).username)), None)
+    return f"_INBOX.{token(user)}" if user else "_INBOX"
 
 
 class Backoff:
@@ -106,11 +114,6 @@ class Connection:
             raise BusUnavailable("the bus is closed")
         return client
 
-    async def wait_for_change(self, client: Client) -> None:
-        """Return once `client` is no longer the live one."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._closing or self.client is not client)
-
     async def _supervise(self) -> None:
         backoff = Backoff()
         connections = 0
@@ -168,6 +171,7 @@ class Connection:
                     name=self._name,
                     user=self._user,
                     password=self._password,
+                    inbox_prefix=inbox_prefix(self._user, self._servers),
                     error_cb=failed,
                     closed_cb=closed,
                     allow_reconnect=False,

@@ -12,7 +12,6 @@ from goodput_common.bus.ports import Consumer
 API_TIMEOUT_S = 3.0
 ACK_PENDING_MIN = 1000
 STREAM_NOT_FOUND = 10059
-CONSUMER_NOT_FOUND = 10014
 
 
 class JetStreamLost(Exception):
