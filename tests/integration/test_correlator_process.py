@@ -14,6 +14,7 @@ import random
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from goodput_common.embedded import EmbeddedNats, EmbeddedPostgres
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 RANKS = 4
+WITHIN_S = 180.0  # nothing is expected to take long; this only ends a test that would wait for ever
 TOKEN = "operator-of-this-test"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -178,7 +180,6 @@ class World:
                 self._spawn(self._later(subject, encoded.body, headers, self.random.uniform(0, self.late_s)))
             else:
                 await self._store(subject, encoded.body, headers)
-        self.sent.append(key)
 
     async def _later(self, subject: str, body: bytes, headers: dict[str, str], delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -188,6 +189,7 @@ class World:
         while True:
             try:
                 await self.bus.publish_raw(subject, body, headers)
+                self.sent.append(headers["ce-id"])  # the bus has acknowledged it
                 return
             except BusUnavailable:
                 await asyncio.sleep(0.1)
@@ -216,8 +218,11 @@ class World:
         return sorted(verdicts, key=lambda v: (v.id, v.version))
 
     async def until(self, true: Callable[[], bool]) -> None:
+        ends_s = time.monotonic() + WITHIN_S
         while not true():
             self._check()
+            logs = "\n".join(each.log.read_text()[-4000:] for each in self.correlators)
+            assert time.monotonic() < ends_s, f"published: {self.published}\nreports sent: {self.seq}\n{logs}"
             await asyncio.sleep(0.05)
 
     def _check(self) -> None:
