@@ -142,3 +142,43 @@ def test_after_a_fork_the_child_is_quiet() -> None:
     os.waitpid(pid, 0)
     assert os.read(read, 100) == b"False -1 []"
     assert rig.agent.active
+
+
+class Index:
+    """What a tensor or a numpy integer is to Python."""
+
+    def __index__(self) -> int:
+        return 41
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_a_step_number_of_any_integer_type_becomes_an_int() -> None:
+    rig = Rig()
+    rig.agent.resume_at(Index())
+    rig.agent.step_end()
+    rig.agent.step_end(step=Index())
+    assert [(each.step, type(each.step)) for each in rig.steps.finished] == [(42, int), (41, int)]
+
+
+def test_a_step_number_that_is_none_still_counts_the_step() -> None:
+    rig = Rig()
+    rig.agent.step_end(step="seven")  # type: ignore[arg-type]
+    assert [each.step for each in rig.steps.finished] == [0]
+
+
+def test_an_exception_without_a_text_does_not_reach_the_loop() -> None:
+    rig = Rig()
+    rig.agent.failed(Unspeakable())
+    rig.agent.close()
+    assert rig.ending.said == [(False, "Unspeakable")]
+
+
+def test_a_phase_name_that_cannot_be_spoken_does_not_reach_the_loop() -> None:
+    rig = Rig()
+    with rig.agent.step(), rig.agent.phase(Unspeakable()):  # type: ignore[arg-type]
+        pass
+    assert rig.steps.step == 0

@@ -23,7 +23,7 @@ from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.memory import MemoryBus
 from goodput_common.bus.ports import Consumer, Message
 from goodput_common.contracts import subjects
-from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered, StallSuspected
+from goodput_common.contracts.job import GroupProgress, RankExited, RankProgress, RankRegistered, StallSuspected
 from goodput_common.contracts.recovery import AgentCommand, AgentCommandKind, AgentReply, AgentReplyStatus
 from goodput_common.runtime.clock import ManualClock, SystemClock
 
@@ -141,14 +141,31 @@ async def test_without_a_bus_the_newest_messages_are_kept_and_the_end_is_quick(t
     rank.reporter.register()
     for _ in range(CAPACITY + 5):
         rank.reporter.report()
-    assert len(rank.reporter.queue) == CAPACITY
-    assert rank.reporter.queue.dropped == 6
-    newest = rank.queued()[-1]
-    assert newest.seq == CAPACITY + 5
+    assert rank.reporter.queue.dropped == 5
+    waiting = rank.queued()
+    assert len(waiting) == CAPACITY + 1
+    assert isinstance(waiting[0], RankRegistered), "the registration is never the one to go"
+    assert waiting[-1].seq == CAPACITY + 5
     running = asyncio.create_task(rank.run())
     rank.leaving.set()
     async with asyncio.timeout(10):
         await running
+
+
+async def test_last_words_wait_for_a_connection_that_is_being_made(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
+    connecting = asyncio.Event()
+
+    async def connect() -> OwnConnection:
+        connecting.set()
+        await asyncio.sleep(0.3)
+        return OwnConnection(bus)
+
+    rank = Rank(tmp_path, connect)
+    running = asyncio.create_task(rank.run())
+    await connecting.wait()
+    rank.leaving.set()
+    await running
+    await ear.until(lambda data: any(isinstance(each, RankExited) for each in data))
 
 
 async def test_messages_of_an_outage_arrive_after_it_in_order(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
@@ -259,3 +276,49 @@ async def test_a_message_that_the_server_would_never_take_does_not_hold_up_the_o
     assert isinstance(data[0], RankRegistered)
     rank.leaving.set()
     await running
+
+
+class SubscribeFailsOnce(OwnConnection):
+    """The connection breaks in the middle of subscribing, with an error of the client library's own."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        super().__init__(bus)
+        self._really = bus.serve
+        self.serve = self._serve
+        self.serving = asyncio.Event()
+        self._tried = 0
+
+    async def _serve(self, subject: str, responder: Any) -> Any:
+        self._tried += 1
+        if self._tried == 1:
+            raise RuntimeError("nats: connection closed")
+        self.serving.set()
+        return await self._really(subject, responder)
+
+
+async def test_a_connection_that_breaks_while_subscribing_costs_neither_reports_nor_commands(
+    tmp_path: Path, bus: MemoryBus, ear: Ear
+) -> None:
+    connection = SubscribeFailsOnce(bus)
+
+    async def connect() -> SubscribeFailsOnce:
+        return connection
+
+    rank = Rank(tmp_path, connect)
+    running = asyncio.create_task(rank.run())
+    await ear.until(lambda data: any(isinstance(each, RankProgress) for each in data))
+    async with asyncio.timeout(20):
+        await connection.serving.wait()
+    rank.leaving.set()
+    await running
+
+
+def test_members_of_a_group_are_told_when_new_and_not_with_every_report(tmp_path: Path) -> None:
+    reporter = Rank(tmp_path, None).reporter
+    world = GroupProgress(group="0", ranks=(0, 1), last_enqueued=3)
+    tensor = GroupProgress(group="1", ranks=(0,), last_enqueued=1)
+    assert reporter._lean((world,), 0.0) == (world,)
+    assert [each.ranks for each in reporter._lean((world, tensor), 1.0)] == [(), (0,)]
+    shrunk = GroupProgress(group="0", ranks=(0,), last_enqueued=4)
+    assert [each.ranks for each in reporter._lean((shrunk, tensor), 2.0)] == [(0,), ()]
+    assert [each.ranks for each in reporter._lean((shrunk, tensor), 31.0)] == [(0,), (0,)]

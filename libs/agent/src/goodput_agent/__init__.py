@@ -106,27 +106,14 @@ async def _connect(link: Connection, identity: Identity) -> Bus:
 
     from goodput_common.bus.jetstream import JetStreamBus
 
-    _log_through_logging()
     return await JetStreamBus.connect(
         link.url,
         name=identity.source,
         user=link.user,
         password=link.password,
-        wait_s=None,
+        wait_s=3.0,
         registry=CollectorRegistry(),  # the default one is the training script's
     )
-
-
-def _log_through_logging() -> None:
-    """The bus logs by structlog, which prints to stdout until somebody configures it: not in somebody else's process."""
-    import structlog
-
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[structlog.stdlib.add_log_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
-            logger_factory=structlog.stdlib.LoggerFactory(),
-            wrapper_class=structlog.stdlib.BoundLogger,
-        )
 
 
 def _nobody(job: str | None) -> Identity:

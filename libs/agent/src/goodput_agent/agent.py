@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, SupportsIndex
 
 from goodput_agent.gate import PauseGate
-from goodput_agent.guard import complaints, harmless
+from goodput_agent.guard import complaints, harmless, said
 from goodput_agent.identity import Identity
 from goodput_agent.steps import StepClock
 
@@ -50,7 +51,7 @@ class _Phase:
     def __enter__(self) -> None:
         if self._clock is not None:
             try:
-                self._outer = self._clock.enter_phase(self._name)
+                self._outer = self._clock.enter_phase(str(self._name))
             except Exception as own:  # noqa: BLE001 - see guard
                 complaints.failed("phase", own)
 
@@ -87,7 +88,7 @@ class Agent:
 
     def phase(self, name: str) -> _Phase:
         """`with agent.phase("forward"): ...` inside a step; phases may nest, time goes to the innermost."""
-        return _Phase(self._steps if self._active else None, str(name))
+        return _Phase(self._steps if self._active else None, name)
 
     @harmless("step_begin")
     def step_begin(self) -> None:
@@ -97,18 +98,18 @@ class Agent:
             self._steps.begin()
 
     @harmless("step_end")
-    def step_end(self, step: int | None = None) -> None:
+    def step_end(self, step: SupportsIndex | None = None) -> None:
         """For loops without `with`: call after each step. `step` is the loop's own number where it does not count from 0."""
         if self._active:
-            self._steps.end(step)
+            self._steps.end(None if step is None else _number(step))
             self._failure = ""
             if self._gate.requested:
                 self._pass_gate()
 
     @harmless("resume_at")
-    def resume_at(self, step: int) -> None:
+    def resume_at(self, step: SupportsIndex) -> None:
         """After loading a checkpoint: the last step that is done already."""
-        self._steps.step = step
+        self._steps.step = operator.index(step)
 
     @harmless("close")
     def close(self, reason: str = "") -> None:
@@ -122,7 +123,7 @@ class Agent:
 
     def failed(self, error: BaseException) -> None:
         """Remember why the process is about to end; the last failure counts unless a step finishes after it."""
-        self._failure = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:REASON_CHARS_MAX]
+        self._failure = said(error).strip().partition("\n")[0][:REASON_CHARS_MAX]
 
     def _step_failed(self, error: BaseException) -> None:
         try:
@@ -138,6 +139,15 @@ class Agent:
     def _after_fork(self) -> None:
         self._active = False
         self._ender = None
+
+
+def _number(step: SupportsIndex) -> int | None:
+    """A plain int of whatever a loop counts with (a numpy integer, a tensor); None, so that we count, where it is none."""
+    try:
+        return operator.index(step)
+    except Exception as error:  # noqa: BLE001 - see guard
+        complaints.failed("the number of a step", error)
+        return None
 
 
 def watch_exit(agent: Agent, add_exit: Callable[[Callable[[], None]], object]) -> None:

@@ -16,6 +16,14 @@ R = TypeVar("R")
 log = logging.getLogger("goodput.agent")
 
 
+def said(error: BaseException) -> str:
+    """`Type: text` of somebody's exception, whose text may itself fail to be made."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a broken __str__ is the user's; the type still says something
+        return type(error).__name__
+
+
 class Complaints:
     """Logs a failure when it is new or has changed, and when it is over."""
 
@@ -25,7 +33,7 @@ class Complaints:
 
     def failed(self, what: str, error: BaseException) -> None:
         self.count += 1
-        text = f"{type(error).__name__}: {error}"
+        text = said(error)
         if self._last.get(what) != text:
             self._last[what] = text
             log.warning("%s failed, training goes on without it: %s", what, text)

@@ -1,7 +1,8 @@
 """Messages that wait for the bus, in memory, bounded.
 
-At the bound the oldest is dropped and counted: a rank's latest report says more than an old one. Thread-safe: the training
-thread only ever adds the exit notice, the reporter's loop takes off.
+At the bound the oldest is dropped and counted: a rank's latest report says more than an old one. What nothing later can
+stand in for (the registration) goes first and is never dropped. Thread-safe: the training thread only ever adds the exit
+notice, the reporter's loop takes off.
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ class Outgoing(NamedTuple):
 class OutQueue:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
+        self._vital: deque[Outgoing] = deque()
         self._waiting: deque[Outgoing] = deque()
         self._lock = threading.Lock()
         self.dropped = 0
 
-    def put(self, message: Outgoing) -> None:
+    def put(self, message: Outgoing, *, vital: bool = False) -> None:
+        """`vital` is for the few messages of a process that must not be lost: there is no bound on them."""
         with self._lock:
+            if vital:
+                self._vital.append(message)
+                return
             if len(self._waiting) >= self._capacity:
                 self._waiting.popleft()
                 self.dropped += 1
@@ -40,13 +46,15 @@ class OutQueue:
 
     def head(self) -> Outgoing | None:
         with self._lock:
-            return self._waiting[0] if self._waiting else None
+            waiting = self._vital or self._waiting
+            return waiting[0] if waiting else None
 
     def done(self, message: Outgoing) -> None:
         """Take `message` off after it was stored; it may have been dropped meanwhile."""
         with self._lock:
-            if self._waiting and self._waiting[0] is message:
-                self._waiting.popleft()
+            for waiting in (self._vital, self._waiting):
+                if waiting and waiting[0] is message:
+                    waiting.popleft()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._vital) + len(self._waiting)

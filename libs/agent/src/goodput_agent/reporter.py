@@ -25,11 +25,11 @@ from goodput_agent.recorder import FlightRecorder, NoFlightRecorder, where_is
 from goodput_agent.stall import DEFAULT_POLICY, StallPolicy, StallRule
 from goodput_agent.steps import StepClock
 from goodput_agent.watch import Due, Watch
-from goodput_common.bus.errors import BusError, BusUnavailable
+from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.ports import Bus, Message
 from goodput_common.contracts import subjects
 from goodput_common.contracts.ids import rank_id
-from goodput_common.contracts.job import RankExited, RankRegistered
+from goodput_common.contracts.job import GroupProgress, RankExited, RankRegistered
 from goodput_common.contracts.recovery import AgentCommand
 from goodput_common.flight_recorder import UnreadableDump
 from goodput_common.runtime.clock import Clock
@@ -39,8 +39,9 @@ Connect = Callable[[], Awaitable[Bus]]
 
 LOOK_EVERY_S = 0.25
 REPORT_EVERY_S = 1.0
+MEMBERS_EVERY_S = 30.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 15.0
-FLUSH_WITHIN_S = 1.5
+FLUSH_WITHIN_S = 2.0
 
 
 class Reporter:
@@ -70,8 +71,10 @@ class Reporter:
         self._commands = Commands(identity, gate, lambda: self.dump("asked"), lambda: steps.step)
         self._sent = 0
         self._report_due_s = 0.0
+        self._members_told: dict[str, tuple[int, ...]] = {}
+        self._members_due_s = 0.0
         self._wake: asyncio.Event | None = None
-        self._connected = False
+        self._bus_away = False
         self._ending = False
 
     # -- what it does, one look at a time ------------------------------------------------------------------------------
@@ -84,7 +87,7 @@ class Reporter:
             at=self._clock.now(),
             steps_published_s=REPORT_EVERY_S,
         )
-        self._put("rank_registered", registered)
+        self._put("rank_registered", registered, vital=True)
         self._try("registration file", lambda: self._files.register(registered))
 
     def look(self) -> None:
@@ -107,12 +110,25 @@ class Reporter:
 
     def report(self) -> None:
         now_s = self._clock.monotonic_s()
-        groups = self._try("flight recorder status", self._recorder.status) or ()
+        groups = self._lean(self._try("flight recorder status", self._recorder.status) or (), now_s)
         collective, _ = where_is(self._main_thread)
         self._put(
             "rank_progress",
             self._watch.progress(now_s, self._clock.now(), groups=groups, collective=collective, paused=self._gate.waiting),
         )
+
+    def _lean(self, groups: tuple[GroupProgress, ...], now_s: float) -> tuple[GroupProgress, ...]:
+        """Members of a group are told when they are new and every half minute; repeated in every report they would be
+        most of the traffic of a large job."""
+        if now_s >= self._members_due_s:
+            self._members_due_s = now_s + MEMBERS_EVERY_S
+            self._members_told = {}
+        lean = tuple(
+            msgspec.structs.replace(each, ranks=()) if self._members_told.get(each.group) == each.ranks else each
+            for each in groups
+        )
+        self._members_told.update((each.group, each.ranks) for each in groups)
+        return lean
 
     def dump(self, reason: str) -> str:
         """Take a dump: to the run directory and to the bus. Returns "" or why there is none."""
@@ -130,8 +146,6 @@ class Reporter:
         """The last words of this rank."""
         self._watch.look(self._clock.monotonic_s(), paused=True)
         self.report()
-        if not clean:
-            self._try("last dump", lambda: self.dump("exit"))
         mine = self.identity
         exited = RankExited(
             fabric=mine.fabric,
@@ -143,9 +157,11 @@ class Reporter:
             clean=clean,
             reason=reason,
         )
-        self._put("rank_exited", exited)
+        self._put("rank_exited", exited)  # before the dump: if there is time for one of them only, then for this
         if clean:
             self._try("registration file", self._files.withdraw)
+        else:
+            self._try("last dump", lambda: self.dump("exit"))
 
     # -- the two tasks -------------------------------------------------------------------------------------------------
 
@@ -164,7 +180,7 @@ class Reporter:
         self._try("last words", lambda: self.leave(clean=clean, reason=reason))
         self._ending = True
         self._wake.set()
-        if self._connected:
+        if not self._bus_away:  # also while the first connection is still being made: silence at the end looks like a kill
             await asyncio.wait({sender}, timeout=FLUSH_WITHIN_S)
         sender.cancel()
         await asyncio.gather(sender, return_exceptions=True)
@@ -178,21 +194,24 @@ class Reporter:
             try:
                 bus = await self._connect()
             except Exception as error:  # noqa: BLE001 - whatever a client library raises, the job goes on
+                self._bus_away = True
                 complaints.failed("bus connection", error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, RETRY_MAX_S)
                 continue
             complaints.worked("bus connection")
             retry_s = RETRY_FIRST_S
-            self._connected = True
+            self._bus_away = False
+            serving = asyncio.create_task(self._serve(bus), name="goodput-agent-serve")
             try:
-                await self._serve(bus)
                 await self._drain_queue(bus)
                 return
             finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
                 try:
                     await asyncio.wait_for(bus.close(), 0.5)
-                except (BusError, OSError, TimeoutError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever a client library raises, the job goes on
                     complaints.failed("closing the bus", error)
 
     async def _drain_queue(self, bus: Bus) -> None:
@@ -239,14 +258,21 @@ class Reporter:
             return self._commands.handle(message.data, self._clock.now())
 
         mine = self.identity
-        try:
-            await bus.serve(subjects.agent(mine.fabric, mine.job, mine.rank), answer)
-        except BusError as error:
-            complaints.failed("listening for commands", error)
+        retry_s = RETRY_FIRST_S
+        while True:
+            try:
+                await bus.serve(subjects.agent(mine.fabric, mine.job, mine.rank), answer)
+            except Exception as error:  # noqa: BLE001 - a connection may break at any point of subscribing
+                complaints.failed("listening for commands", error)
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, RETRY_MAX_S)
+            else:
+                complaints.worked("listening for commands")
+                return
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def _put(self, event: str, data: msgspec.Struct) -> None:
+    def _put(self, event: str, data: msgspec.Struct, *, vital: bool = False) -> None:
         self._sent += 1
         at = getattr(data, "at", None)
         mine = self.identity
@@ -257,7 +283,8 @@ class Reporter:
                 id=f"{mine.incarnation}/{event}/{self._sent}",
                 component=rank_id(mine.job, mine.rank),
                 time=at if isinstance(at, datetime) else self._clock.now(),
-            )
+            ),
+            vital=vital,
         )
         if self._wake is not None:
             self._wake.set()
