@@ -43,6 +43,20 @@ def test_a_new_window_starts_with_the_first_event_after_the_old_one() -> None:
     ]
 
 
+def test_what_goes_on_and_on_is_told_ever_more_rarely() -> None:
+    folder = Folder(burst=4, window_s=30, window_s_max=600)
+    told = []
+    for second in range(86_400):  # once a second, all day
+        told += folder.add(xid(second))
+        if second % 5 == 0:
+            told += folder.flush(START + timedelta(seconds=second))
+    told += folder.flush()
+    assert sum(event.count for event in told) == 86_400
+    assert len(told) < 400
+    quiet = folder.add(xid(90_000))
+    assert len(quiet) == 1 and all(len(folder.add(xid(90_000 + n))) == 1 for n in range(1, 4))  # the burst is back
+
+
 def test_a_window_that_is_over_is_told_without_another_event() -> None:
     folder = Folder(burst=1, window_s=30)
     folder.add(xid(0))

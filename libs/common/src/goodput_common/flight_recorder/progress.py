@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from goodput_common.contracts.job import Collective, CollectiveState, GroupProgress
+from goodput_common.contracts.job import CollectiveState, GroupProgress
 
 _NO_DESC = "undefined"
 _NUMBER = re.compile(r"-?\d+")
@@ -85,8 +85,11 @@ class Seen(NamedTuple):
     """One entry, as far as counting needs it."""
 
     local_id: int
+    group: str
     desc: str
-    collective: Collective
+    seq: int
+    p2p: bool
+    state: CollectiveState
 
 
 def _count(value: Any) -> int:
@@ -99,21 +102,13 @@ def _count(value: Any) -> int:
 
 def _from_entries(entries: Sequence[Seen]) -> tuple[int, int, int]:
     """(enqueued, started, completed) by the collectives among the entries; -1 where nothing shows it."""
-    sequences = [each.collective.seq for each in entries if not each.collective.p2p]
-    if not sequences:
+    collectives = [each for each in entries if not each.p2p]
+    if not collectives:
         return -1, -1, -1
-    open_ones = [
-        each.collective.seq
-        for each in entries
-        if not each.collective.p2p and each.collective.state is not CollectiveState.COMPLETED
-    ]
-    started = [
-        each.collective.seq
-        for each in entries
-        if not each.collective.p2p and each.collective.state is CollectiveState.STARTED
-    ]
-    completed = min(open_ones) - 1 if open_ones else max(sequences)
-    return max(sequences), max(started, default=-1), completed
+    newest = max(each.seq for each in collectives)
+    unfinished = [each.seq for each in collectives if each.state is not CollectiveState.COMPLETED]
+    started = [each.seq for each in collectives if each.state is CollectiveState.STARTED]
+    return newest, max(started, default=-1), min(unfinished) - 1 if unfinished else newest
 
 
 def progress_of(
@@ -129,7 +124,7 @@ def progress_of(
     for each in entries:
         by_id.setdefault(each.local_id, []).append(each)
     local_ids = sorted({*status, *by_id})
-    tied = {local: seen[-1].collective.group for local, seen in by_id.items() if seen[-1].collective.group}
+    tied = {local: seen[-1].group for local, seen in by_id.items() if seen[-1].group}
     names = names_of_local_ids(local_ids, configs, tied)
     found = []
     for local in local_ids:
@@ -144,7 +139,7 @@ def progress_of(
             _count(fields.get("last_started_collective")),
             _count(fields.get("last_completed_collective")),
         )
-        if (gloo or not fields) and any(not each.collective.p2p for each in mine):
+        if (gloo or not fields) and any(not each.p2p for each in mine):
             counts = _from_entries(mine)
         found.append(
             GroupProgress(
@@ -154,7 +149,7 @@ def progress_of(
                 last_started=counts[1],
                 last_completed=counts[2],
                 desc=config.desc or (mine[-1].desc if mine else ""),
-                p2p=bool(mine) and mine[-1].collective.p2p,
+                p2p=bool(mine) and mine[-1].p2p,
             )
         )
     known = {each.group for each in found}

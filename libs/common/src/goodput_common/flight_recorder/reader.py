@@ -11,7 +11,7 @@ stacks and communicator state. What differs between them ends here:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -69,7 +69,8 @@ def own_ranks(raw: Mapping[str, Any]) -> tuple[int, ...]:
     for entry in raw.get("entries", []):
         if isinstance(entry, Mapping) and entry.get("is_p2p"):
             _, own, _ = _ends(str(entry.get("profiling_name", "")))
-            ranks = _config_of(entry, configs).ranks
+            group = _group_of(entry)
+            ranks = configs[group].ranks if group in configs else ()
             if own is not None and own < len(ranks):
                 memberships.append({ranks[own]})
                 break
@@ -99,8 +100,8 @@ def normalise(
         entries.append((_integer(entry.get("record_id"), index), entry))
     entries.sort(key=lambda each: each[0])
     backend = _backend([entry for _, entry in entries], raw)
-    seen = [_seen(entry, configs) for _, entry in entries]
-    chosen = _newest([each.collective for each in seen], keep)
+    seen = [_seen(entry) for _, entry in entries]
+    chosen = _newest(seen, keep)
     return FlightRecorderDump(
         fabric=fabric,
         job=job,
@@ -113,7 +114,7 @@ def normalise(
         reason=reason,
         origin=origin,
         groups=progress_of(rank=rank, gloo=backend == "gloo", pg_status=raw.get("pg_status"), configs=configs, entries=seen),
-        collectives=chosen,
+        collectives=tuple(_collective(entries[index][1], seen[index], configs) for index in chosen),
         truncated=len(chosen) < len(seen),
     )
 
@@ -154,18 +155,31 @@ def newest_time(raw: Mapping[str, Any]) -> datetime | None:
     return _time(max(times, default=0))
 
 
-def _seen(entry: Mapping[str, Any], configs: Mapping[str, Config]) -> Seen:
-    config = _config_of(entry, configs)
-    op, _, peer = _ends(str(entry.get("profiling_name", "")).partition(":")[2] or str(entry.get("profiling_name", "")))
-    if peer is not None and config.ranks:
-        peer = config.ranks[peer] if 0 <= peer < len(config.ranks) else None
-    p2p = bool(entry.get("is_p2p"))
-    collective = Collective(
-        group=config.name,
+def _seen(entry: Mapping[str, Any]) -> Seen:
+    """What counting needs of an entry; the rest is read only of those that are kept."""
+    group = _sequence(entry.get("process_group"))
+    return Seen(
+        local_id=_integer(entry.get("pg_id"), 0),
+        group=_group_of(entry),
+        desc=plain_desc(group[1]) if len(group) > 1 else "",
         seq=_integer(entry.get("collective_seq_id", entry.get("seq_id")), -1),
-        op=op,
+        p2p=bool(entry.get("is_p2p")),
         state=_state(entry),
-        p2p=p2p,
+    )
+
+
+def _collective(entry: Mapping[str, Any], seen: Seen, configs: Mapping[str, Config]) -> Collective:
+    title = str(entry.get("profiling_name", ""))
+    op, _, peer = _ends(title.partition(":")[2] or title)
+    ranks = configs[seen.group].ranks if seen.group in configs else ()
+    if peer is not None and ranks:
+        peer = ranks[peer] if 0 <= peer < len(ranks) else None
+    return Collective(
+        group=seen.group,
+        seq=seen.seq,
+        op=op,
+        state=seen.state,
+        p2p=seen.p2p,
         p2p_seq=_integer(entry.get("p2p_seq_id"), 0),
         op_id=_integer(entry.get("op_id"), 0),
         created_at=_time(_integer(entry.get("time_created_ns"), 0)),
@@ -176,14 +190,11 @@ def _seen(entry: Mapping[str, Any], configs: Mapping[str, Config]) -> Seen:
         peer=peer,
         frames=_frames(entry.get("frames")),
     )
-    group = _sequence(entry.get("process_group"))
-    return Seen(_integer(entry.get("pg_id"), 0), plain_desc(group[1]) if len(group) > 1 else "", collective)
 
 
-def _config_of(entry: Mapping[str, Any], configs: Mapping[str, Config]) -> Config:
+def _group_of(entry: Mapping[str, Any]) -> str:
     group = entry.get("process_group", entry.get("pg_name", ""))
-    name = str(group[0]) if isinstance(group, list | tuple) and group else str(group or "")
-    return configs.get(name) or Config(name, "", ())
+    return str(group[0]) if isinstance(group, list | tuple) and group else str(group or "")
 
 
 def _state(entry: Mapping[str, Any]) -> CollectiveState:
@@ -203,13 +214,14 @@ def _ends(op: str) -> tuple[str, int | None, int | None]:
     return match["op"].rpartition(":")[2], int(match["own"]), int(match["peer"])
 
 
-def _newest(collectives: list[Collective], keep: int) -> tuple[Collective, ...]:
-    if len(collectives) <= keep:
-        return tuple(collectives)
-    indices = range(len(collectives) - 1, -1, -1)
-    unfinished = [index for index in indices if collectives[index].state is not CollectiveState.COMPLETED]
-    finished = [index for index in indices if collectives[index].state is CollectiveState.COMPLETED]
-    return tuple(collectives[index] for index in sorted((unfinished + finished)[:keep]))
+def _newest(seen: Sequence[Seen], keep: int) -> list[int]:
+    """Which entries to keep: unfinished ones first, then the newest; in order."""
+    if len(seen) <= keep:
+        return list(range(len(seen)))
+    backwards = range(len(seen) - 1, -1, -1)
+    unfinished = [index for index in backwards if seen[index].state is not CollectiveState.COMPLETED]
+    finished = [index for index in backwards if seen[index].state is CollectiveState.COMPLETED]
+    return sorted((unfinished + finished)[:keep])
 
 
 def _backend(entries: list[Mapping[str, Any]], raw: Mapping[str, Any]) -> str:

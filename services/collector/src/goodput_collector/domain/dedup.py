@@ -2,7 +2,8 @@
 
 The same thing is the same component, event and code (Xid number, what a stall was ...). Of each, the first `burst`
 events in a window go through untouched: the first is the one that matters, and a handful shows the rhythm. The rest of
-the window becomes one event with a count, dated by the first of them, with `last_at`. Nothing is lost but the wording.
+the window becomes one event with a count, dated by the first of them, with `last_at`. What goes on and on after that is
+told once in a window, and the windows get longer. Nothing is lost but the wording.
 
 Bounded: at most `keys_max` things are followed; when there are more, the one not seen for longest is told and let go.
 """
@@ -30,12 +31,15 @@ def key_of(event: Event) -> Key:
 @dataclass(slots=True)
 class _Window:
     started: datetime
-    passed: int
+    length: timedelta
+    left: int  # events that still go through
+    overflowed: bool = False
     folded: Event | None = None
     count: int = 0
     last_at: datetime | None = None
 
     def fold(self, event: Event) -> None:
+        self.overflowed = True
         if self.folded is None:
             self.folded = event
         self.count += event.count
@@ -51,9 +55,10 @@ class _Window:
 class Folder:
     """Events in, fewer events out. Windows go by the events' own time, so that a log gives the same at any speed."""
 
-    def __init__(self, *, burst: int = 8, window_s: float = 30.0, keys_max: int = 4096) -> None:
+    def __init__(self, *, burst: int = 8, window_s: float = 30.0, window_s_max: float = 600.0, keys_max: int = 4096) -> None:
         self._burst = burst
         self._window = timedelta(seconds=window_s)
+        self._window_max = timedelta(seconds=window_s_max)
         self._keys_max = keys_max
         self._open: OrderedDict[Key, _Window] = OrderedDict()
 
@@ -61,24 +66,33 @@ class Folder:
         """What is to be told now."""
         key = key_of(event)
         window = self._open.get(key)
-        if window is not None and abs(event.observed_at - window.started) < self._window:
+        if window is not None and abs(event.observed_at - window.started) < window.length:
             self._open.move_to_end(key)
-            if window.passed < self._burst:
-                window.passed += 1
+            if window.left > 0:
+                window.left -= 1
                 return (event,)
             window.fold(event)
             return ()
-        told = () if window is None else self._open.pop(key).told()
+        told: tuple[Event, ...] = ()
+        length, left = self._window, self._burst
+        if window is not None:
+            told = self._open.pop(key).told()
+            if window.overflowed and event.observed_at - window.started < 2 * window.length:  # it goes on and on
+                length, left = min(2 * window.length, self._window_max), 1
         if len(self._open) >= self._keys_max:
             told += self._open.popitem(last=False)[1].told()
-        self._open[key] = _Window(event.observed_at, 1)
+        self._open[key] = _Window(event.observed_at, length, left - 1)
         return (*told, event)
 
     def flush(self, now: datetime | None = None) -> tuple[Event, ...]:
-        """What the windows that ended before `now` (None: all windows) have folded."""
+        """What the windows that ended before `now` (None: all windows) have folded. One is kept open for as long again, so
+        that what goes on is known to do so."""
         told: tuple[Event, ...] = ()
         for key, window in list(self._open.items()):
-            if now is None or now - window.started >= self._window:
+            if now is None or now - window.started >= 2 * window.length:
                 told += window.told()
                 del self._open[key]
+            elif window.folded is not None and now - window.started >= window.length:
+                told += window.told()
+                window.folded, window.count, window.last_at = None, 0, None
         return told
