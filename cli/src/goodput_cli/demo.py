@@ -45,6 +45,8 @@ def command(
     """One dead link idles 512 simulated GPUs; the real services name it, say why, and get the job back. Needs no root."""
     if scenario not in SCENARIOS:
         raise Failure(str(UnknownScenario(scenario)))
+    if keep is not None and keep.is_dir() and any(keep.iterdir()):
+        raise Failure(f"{keep} is not empty: a second run would mix with the first; name a new folder with --keep")
     with tempfile.TemporaryDirectory(prefix="goodput-demo-", ignore_cleanup_errors=True) as temporary:
         directory = keep or Path(temporary)
         try:
@@ -129,7 +131,11 @@ async def _play(
         watch.cancel()
         await run.stop()
         recorded.set()
-        await asyncio.gather(watch, recorder, return_exceptions=True)
+        for ended in await asyncio.gather(watch, recorder, return_exceptions=True):
+            if isinstance(ended, Exception):
+                err.print(
+                    f"a part of the demo failed, the result does not hang on it: {ended!r}", style="yellow", markup=False
+                )
     return _result(name, seed, run, simulation, teller)
 
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from goodput_common.bus.recording import RecordingError, read_records
 
 from goodput_cli.output import Failure, out, print_json, progress
 from goodput_cli.verdict_view import clock, headline, render
+from goodput_common.bus.recording import RecordingError, read_records
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.contracts.verdict import Verdict
 from goodput_correlator.domain.case import fabric_of
@@ -20,7 +20,7 @@ from goodput_topology.graph import Fabric
 
 
 def command(
-    recording: Annotated[Path, typer.Argument(help="JSON Lines, as `goodput demo --record` or `goodput simulate` write.")],
+    recording: Annotated[Path, typer.Argument(help="JSON Lines, as `goodput demo --keep` or `goodput simulate` write.")],
     topology: Annotated[Path | None, typer.Option(help="Fabric as JSON, where the recording holds no topology.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Every version of every verdict, as JSON.")] = False,
 ) -> None:

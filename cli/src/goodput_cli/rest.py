@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -15,6 +15,19 @@ DEFAULT_URL = "http://127.0.0.1:8081"
 URL_VARIABLE = "GOODPUT_URL"
 TOKEN_VARIABLE = "GOODPUT_TOKEN"
 TIMEOUT_S = 10.0
+SILENCE_S_MAX = 45.0  # a stream says every 15 s that it is still there
+
+
+class Unreachable(Failure):
+    """No answer, or none now: another try may succeed."""
+
+
+class Event(NamedTuple):
+    """One server-sent event; `id` is where to go on after a lost connection."""
+
+    name: str
+    data: str
+    id: str
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class Rest:
         try:
             answer = httpx.get(self.url + path, params=wanted, headers=self._headers(), timeout=TIMEOUT_S)
         except httpx.HTTPError as error:
-            raise Failure(self._unreachable(error)) from error
+            raise Unreachable(self._unreachable(error)) from error
         self._check(answer)
         return answer.json()
 
@@ -52,26 +65,19 @@ class Rest:
             if not cursor:
                 return
 
-    def events(self, path: str, **parameters: Any) -> Iterator[tuple[str, str]]:
-        """(event name, data) of a server-sent stream, until it ends."""
+    def events(self, path: str, *, after: str | None = None, **parameters: Any) -> Iterator[Event]:
+        """A server-sent stream, behind the event `after`, until it ends. Raises Unreachable when it breaks off."""
         wanted = {name: value for name, value in parameters.items() if value is not None}
-        timeout = httpx.Timeout(TIMEOUT_S, read=None)
+        headers = self._headers() | ({"Last-Event-ID": after} if after else {})
+        timeout = httpx.Timeout(TIMEOUT_S, read=SILENCE_S_MAX)
         try:
-            with httpx.stream("GET", self.url + path, params=wanted, headers=self._headers(), timeout=timeout) as answer:
+            with httpx.stream("GET", self.url + path, params=wanted, headers=headers, timeout=timeout) as answer:
                 if answer.status_code != httpx.codes.OK:
                     answer.read()
                 self._check(answer)
-                name, data = "", []
-                for line in answer.iter_lines():
-                    if line.startswith("event:"):
-                        name = line[6:].strip()
-                    elif line.startswith("data:"):
-                        data.append(line[5:].strip())
-                    elif not line and data:
-                        yield name, "\n".join(data)
-                        name, data = "", []
+                yield from _events(answer.iter_lines())
         except httpx.HTTPError as error:
-            raise Failure(self._unreachable(error)) from error
+            raise Unreachable(self._unreachable(error)) from error
 
     def _unreachable(self, error: httpx.HTTPError) -> str:
         do = f"start the services with `goodput up`, or name theirs with --url or {URL_VARIABLE}"
@@ -87,4 +93,21 @@ class Rest:
             text = ": ".join(str(problem[field]) for field in ("title", "detail") if problem.get(field))
         except ValueError:
             text = answer.text[:200]
-        raise Failure(f"{self.url} answered {answer.status_code}: {text}")
+        kind = Unreachable if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else Failure
+        raise kind(f"{self.url} answered {answer.status_code}: {text}")
+
+
+def _events(lines: Iterable[str]) -> Iterator[Event]:
+    """An event ends at an empty line; one that is cut off is none."""
+    name, id_, data = "", "", list[str]()
+    for line in lines:
+        field, _, value = line.partition(":")
+        if field == "event":
+            name = value.strip()
+        elif field == "id":
+            id_ = value.strip()
+        elif field == "data":
+            data.append(value.strip())
+        elif not line and data:
+            yield Event(name, "\n".join(data), id_)
+            name, id_, data = "", "", []

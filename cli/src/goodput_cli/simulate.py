@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from goodput_common.bus.recording import write_record
 from rich.table import Table
 
 from goodput_cli.output import Failure, out, print_json, progress
+from goodput_common.bus.recording import write_record
 from goodput_faultlab.ledger import Ledger
 from goodput_faultlab.simulate import Simulation, scenario
 from goodput_faultlab.simulate.scenarios import SCENARIOS, UnknownScenario

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.table import Table
 
-from goodput_cli.output import out, print_json
-from goodput_cli.rest import Rest
+from goodput_cli.output import err, out, print_json
+from goodput_cli.rest import Rest, Unreachable
 from goodput_cli.verdict_view import culprit_text, render
 from goodput_common.contracts.verdict import Verdict
+
+AGAIN_S = 2.0
 
 
 def command(
@@ -28,17 +32,14 @@ def command(
     """Lists verdicts, newest first; --follow shows each new version as it is published."""
     rest = Rest.from_options(url, token)
     filters = {"job": job, "fault_class": fault_class, "state": state}
+    if follow:
+        _follow(rest, filters, limit=limit, as_json=as_json)
+        return
     found = list(rest.pages("/v1/verdicts", limit=limit, **filters))
     if as_json:
-        if follow:
-            for each in reversed(found):
-                print_json(each, line=True)
-        else:
-            print_json({"verdicts": found})
+        print_json({"verdicts": found})
     else:
         _show(found)
-    if follow:
-        _follow(rest, filters, as_json=as_json)
 
 
 def _show(found: list[dict[str, Any]]) -> None:
@@ -60,14 +61,46 @@ def _show(found: list[dict[str, Any]]) -> None:
     out.print(table)
 
 
-def _follow(rest: Rest, filters: dict[str, str | None], *, as_json: bool) -> None:
-    for name, data in rest.events("/v1/events"):
-        if name != "verdict":
-            continue
-        body = json.loads(data)
-        if any(wanted is not None and body.get(field) != wanted for field, wanted in filters.items()):
-            continue
-        if as_json:
-            print_json(body, line=True)
-        else:
-            out.print(render(msgspec.convert(body, Verdict)))
+def _follow(rest: Rest, filters: dict[str, str | None], *, limit: int, as_json: bool) -> None:
+    """What there is, then what comes. The stream is opened first, so that nothing falls in between; a connection that is
+    lost is made again, for ever, and goes on behind the last event."""
+    after: str | None = None
+    listed: set[tuple[str, int]] | None = None
+    while True:
+        try:
+            for event in rest.events("/v1/events", after=after):
+                if listed is None:
+                    found = list(rest.pages("/v1/verdicts", limit=limit, **filters))
+                    listed = {(each["id"], each["version"]) for each in found}
+                    if as_json:
+                        _show_each(reversed(found))
+                    else:
+                        _show(found)
+                body = json.loads(event.data)
+                if event.name == "hello":
+                    after = after or str(body["at"])
+                elif event.name == "reset":
+                    err.print("some versions came while the connection was lost: see `goodput verdicts`", style="yellow")
+                    after = None
+                elif event.name == "verdict" and (body["id"], body["version"]) not in listed and _wanted(body, filters):
+                    if as_json:
+                        _show_each([body])
+                    else:
+                        out.print(render(msgspec.convert(body, Verdict)))
+                after = event.id or after
+            why = "the service ended the stream"
+        except Unreachable as error:
+            if listed is None:
+                raise
+            why = str(error)
+        err.print(f"{why}; connecting again", style="dim", markup=False)
+        time.sleep(AGAIN_S)
+
+
+def _wanted(body: dict[str, Any], filters: dict[str, str | None]) -> bool:
+    return all(wanted is None or body.get(field) == wanted for field, wanted in filters.items())
+
+
+def _show_each(bodies: Iterable[Any]) -> None:
+    for body in bodies:
+        print_json(body, line=True)
