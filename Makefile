@@ -11,7 +11,6 @@ UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements.lock)
 TORCH := torch==2.13.0 numpy
 MEMBERS := $(wildcard libs/* services/*) cli
 MEMBER_PROJECTS := $(MEMBERS:%=%/pyproject.toml)
-MEMBER_NAMES := $(MEMBERS:%=goodput-%)
 SETUP_DONE := $(VENV)/.setup-done
 TORCH_DONE := $(VENV)/.torch-done
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"

@@ -1,7 +1,7 @@
 """What every service's first revision needs: the shared tables, in the shape they were given when that revision was written.
 
 Revisions are history and must not change when the code does, so these functions are frozen: a new column comes as a new
-function (`outbox_v2`), called by a new revision. `tests/integration/test_store_tables.py` checks that all of them together
+function (`outbox_v2`), called by a new revision. `tests/integration/test_store_migrate.py` checks that all of them together
 make what the table factories describe.
 """
 
