@@ -216,8 +216,8 @@ class Script:
             **attrs,
         )
 
-    def state(self, host: str, component: str, name: str, value: str, at_s: float, source: str) -> None:
-        fact = State(component=component, name=name, observed_at=self.clock(host, at_s), value=value)
+    def state(self, host: str, component: str, name: str, value: str, at_s: float, source: str, **attrs: str) -> None:
+        fact = State(component=component, name=name, observed_at=self.clock(host, at_s), value=value, attrs=attrs)
         self.sample(host, at_s, fact, source)
 
     def beat(self, host: str, at_s: float, seq: int) -> None:

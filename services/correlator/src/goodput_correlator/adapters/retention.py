@@ -14,13 +14,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from goodput_correlator.adapters.schema import SCHEMA
 from goodput_correlator.application.ports import Retention
 
-# The oldest row that may stay by number is found by walking the index; no row counts are kept.
+# The oldest row that may stay by number is found by walking the index, and only when the table's own statistics say that it
+# may be that full (or do not know yet): the walk is long.
 _EVIDENCE = f"""
     WITH bound AS (
-        SELECT greatest(:evidence_before, coalesce((
+        SELECT greatest(:evidence_before, coalesce(CASE WHEN (
+            SELECT reltuples < 0 OR reltuples > 0.9 * :evidence_rows_max
+            FROM pg_class WHERE oid = '{SCHEMA}.evidence'::regclass
+        ) THEN (
             SELECT received_at FROM {SCHEMA}.evidence WHERE fabric = :fabric
             ORDER BY received_at DESC OFFSET :evidence_rows_max LIMIT 1
-        ), :evidence_before)) AS before
+        ) END, :evidence_before)) AS before
     ), old AS (
         SELECT id FROM {SCHEMA}.evidence, bound
         WHERE fabric = :fabric AND NOT pinned AND received_at <= bound.before ORDER BY received_at LIMIT :rows_a_round

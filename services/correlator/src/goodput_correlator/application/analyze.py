@@ -85,6 +85,9 @@ class Analyze:
         except BusError:
             self._settle()
             return False
+        if feed.subscription.binds > feed.binds_seen:  # a connection was lost: what it had on the wire comes again later
+            feed.binds_seen = feed.subscription.binds
+            self._settle()
         if pending or feed.bound.in_hand:
             return False
         feed.bound.calm(at)

@@ -60,6 +60,7 @@ class Feed:
     consumer: Consumer
     bound: StreamBound = field(default_factory=StreamBound)
     subscription: Subscription | None = None
+    binds_seen: int = 1
 
 
 class Ingest:

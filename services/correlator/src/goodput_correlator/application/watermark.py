@@ -4,10 +4,10 @@ A grid second T may be analysed only when no message with `received_at <= T` can
 log would see evidence that the live run did not. Each subscription gives a bound (exclusive) from two observations:
 
 * *Order.* A stream is handed out in the order in which the broker received it. Everything before the oldest message
-still in hand has been handled; with nothing in hand, everything before the newest that was handled. This is all there is
-while a backlog exists, and under constant load. * *Calm.* At some moment the broker had nothing left to give and waited
-for no acknowledgement: then everything it had received before that moment has been handled. This moves a quiet stream
-on.
+  still in hand has been handled; with nothing in hand, everything before the newest that was handled. This is all there
+  is while a backlog exists, and under constant load.
+* *Calm.* At some moment the broker had nothing left to give and waited for no acknowledgement: then everything it had
+  received before that moment has been handled. This moves a quiet stream on.
 
 The fabric's bound is the smallest of its streams'. "Moment" means the broker's clock, which may differ from ours by
 seconds; `BrokerClock` reads the difference off the messages as they come in.
@@ -56,13 +56,13 @@ class StreamBound:
 
     def __init__(self) -> None:
         self._in_hand: dict[int, datetime] = {}
-        self._newest: tuple[int, datetime] | None = None
+        self._newest: datetime | None = None
         self._calm_at: datetime | None = None
 
     def began(self, sequence: int, received_at: datetime) -> None:
         self._in_hand[sequence] = received_at
-        if self._newest is None or sequence > self._newest[0]:
-            self._newest = (sequence, received_at)
+        if self._newest is None or received_at > self._newest:  # not by sequence: a stream made anew counts from 1
+            self._newest = received_at
 
     def done(self, sequence: int) -> None:
         self._in_hand.pop(sequence, None)
@@ -81,7 +81,7 @@ class StreamBound:
         """Everything received strictly before this has been handled. None: nothing is known yet."""
         if self._in_hand:
             return min(self._in_hand.values())
-        by_order = self._newest[1] if self._newest else None
+        by_order = self._newest
         by_calm = self._calm_at - timedelta(seconds=GRACE_S) if self._calm_at else None
         known = [each for each in (by_order, by_calm) if each is not None]
         return max(known, default=None)

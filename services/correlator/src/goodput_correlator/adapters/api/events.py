@@ -76,9 +76,9 @@ class EventFeed(Part):
                 self._changed = asyncio.Event()
             await self._clock.sleep(LOOK_S)
 
-    async def changed(self, within_s: float) -> bool:
-        """Wait for a new event or the end; False: neither came in time."""
-        if self.closing:
+    async def changed(self, seen: int, within_s: float) -> bool:
+        """Wait until the newest event is another than `seen`, or the end; False: neither came in time."""
+        if self.closing or self.newest != seen:
             return True
         try:
             async with asyncio.timeout(within_s):
@@ -123,7 +123,7 @@ async def follow(
     oldest, newest = await context.queries.kept_events()
     after, gone = newest, False
     if last_event_id is not None:
-        if not last_event_id.isdigit():
+        if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 20):
             raise Problem(400, f"header Last-Event-ID: {last_event_id[:64]!r} is no id of this stream", kind="bad-event-id")
         given = int(last_event_id)
         gone = given > newest or 0 < given < oldest - 1
@@ -152,6 +152,7 @@ async def _stream(
         if gone:
             yield encode_event("reset", {"reason": "that event is not kept: read the listing again, then follow"})
         while True:
+            seen = feed.newest  # before asking: what comes while the database answers is not waited for
             try:
                 rows = await context.queries.events(jobs, after=after, limit=ROWS_A_READ)
                 sight = await context.sight(principal)
@@ -164,7 +165,7 @@ async def _stream(
             if feed.closing:
                 yield encode_event("closing", {"reason": "the service is stopping"})
                 return
-            if len(rows) < ROWS_A_READ and not await feed.changed(HEARTBEAT_S):
+            if len(rows) < ROWS_A_READ and not await feed.changed(seen, HEARTBEAT_S):
                 yield b": still here\n\n"
     finally:
         feed.clients -= 1

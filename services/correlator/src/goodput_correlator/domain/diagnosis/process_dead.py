@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from goodput_common.contracts.job import RankExited
-from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, symptoms_of
@@ -55,7 +55,7 @@ def deaths(case: Case) -> dict[int, Death]:
     gone: dict[int, list[Observed]] = {}
     for each, event in events(case, EventName.PROCESS_EXITED):
         rank = rank_of_event(case, each, event)
-        if rank is not None and event.attrs.get("clean") != "true" and not _before_start(case, rank, each):
+        if rank is not None and event.attrs.get("clean") != "true" and not of_another_life(case, rank, each):
             gone.setdefault(rank, []).append(each)
     clean = set()
     for rank, left in case.exits.items():
@@ -95,16 +95,24 @@ def rank_of_event(case: Case, seen: Observed, event: Event) -> int | None:
     return case.placement.by_pid(seen.host, int(pid)) if pid.isdigit() else None
 
 
-def _before_start(case: Case, rank: int, seen: Observed) -> bool:
-    """Whether this is about an earlier process of the same rank."""
+def of_another_life(case: Case, rank: int, seen: Observed) -> bool:
+    """Whether what the collector says of a process (an event or a state) is about an earlier process of the same rank."""
     assert case.placement is not None
     place = case.placement.ranks.get(rank)
     if place is None:
         return True
-    event = seen.fact
-    if isinstance(event, Event) and event.attrs.get("pid", "").isdigit() and place.pid:
-        return int(event.attrs["pid"]) != place.pid
-    return place.registered_at is not None and seen.received_at < place.registered_at
+    attrs = seen.fact.attrs if isinstance(seen.fact, Event | State) else {}
+    if seen.host and place.host and seen.host != place.host:
+        return True
+    pid, generation = attrs.get("pid", ""), attrs.get("generation", "")
+    pid_known = pid.isdigit() and place.pid > 0
+    if pid_known and int(pid) != place.pid:
+        return True
+    older = generation.isdigit() and int(generation) < case.placement.generation
+    if pid_known and not older:
+        return False
+    # a process may join a new generation under its old pid, and a container's first process always has the same one
+    return older if place.registered_at is None else seen.received_at < place.registered_at
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:

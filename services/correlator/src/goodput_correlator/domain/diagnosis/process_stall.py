@@ -18,7 +18,7 @@ from goodput_correlator.domain.blame import analysis, cite_root
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, symptoms_of
 from goodput_correlator.domain.collectives import Root, RootKind
-from goodput_correlator.domain.diagnosis.process_dead import deaths, rank_of_event
+from goodput_correlator.domain.diagnosis.process_dead import deaths, of_another_life, rank_of_event
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.standing import SILENT_S
 
@@ -49,7 +49,7 @@ def _stopped(case: Case) -> dict[int, Observed]:
     found: dict[int, Observed] = {}
     for each, event in events(case, EventName.PROCESS_STOPPED, EventName.PROCESS_CONTINUED):
         rank = rank_of_event(case, each, event)
-        if rank is None:
+        if rank is None or of_another_life(case, rank, each):
             continue
         if event.name is EventName.PROCESS_STOPPED:
             found.setdefault(rank, each)
@@ -63,7 +63,9 @@ def _stopped(case: Case) -> dict[int, Observed]:
             and fact.name in ("process", "process_state", "state")
         ):
             job, _, number = fact.component.removeprefix("rank:").rpartition("/")
-            if job == case.job and number.isdigit() and fact.value in STOPPED_STATES:
+            if job != case.job or not number.isdigit() or of_another_life(case, int(number), each):
+                continue
+            if fact.value in STOPPED_STATES:
                 found.setdefault(int(number), each)
     return found
 
