@@ -158,6 +158,7 @@ class Case:
     silent_hosts: tuple[str, ...] = ()  # collectors that used to report and do not
     stalled_step: int = -1
     usual_step_s: float = 0.0
+    reporting_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank's reports have had no gap since
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -292,6 +292,7 @@ class Incidents:
             silent_hosts=self._silent(job, at),
             stalled_step=job.step,
             usual_step_s=job.usual_step_s,
+            reporting_since=job.reporting_since,
         )
 
     def _judge_idle(self, at: datetime) -> list[Verdict]:

@@ -24,6 +24,7 @@ START_UP_S = 120.0  # patience before the second step: compilation, data loading
 PAUSE_S = 60.0  # while a rank says that it writes a checkpoint (or evaluates), patience is this long
 RESUME_GAP_S = 1.0  # steps further apart than this (and than usual) have stood still in between
 HEARD_S = 3.5  # a rank heard within this is "reporting"
+REPORT_GAP_S = 1.8  # reports come every second: one further from the last than this had something in its way
 GAP_BUCKET_S = 10
 WARM_UP_STEPS = 5  # the first steps of a process connect and compile: they teach nothing
 GAP_BUCKETS_MAX = 180  # half an hour of the job's own pauses teach what is normal
@@ -45,6 +46,7 @@ class RankTrack:
     finished_at: datetime | None = None
     seq: int = -1
     heard_at: datetime | None = None
+    since: datetime | None = None  # reports have come without a gap since then
     learned: int = 0
     exited: Observed | None = None
     stall: Observed | None = None
@@ -126,6 +128,8 @@ class JobTimeline:
     def _progress(self, track: RankTrack, seen: Observed, fact: RankProgress) -> None:
         if fact.seq < track.seq:
             return  # an older report that came late
+        if track.last is None or seen.received_at - track.last.received_at > timedelta(seconds=REPORT_GAP_S):
+            track.since = seen.received_at
         track.seq, track.last = fact.seq, seen
         if fact.step_at is None and fact.step <= track.step:
             return
@@ -189,6 +193,10 @@ class JobTimeline:
     def reporting(self, now: datetime) -> list[int]:
         limit = now - timedelta(seconds=HEARD_S)
         return [rank for rank, t in self.ranks.items() if t.last is not None and t.last.received_at >= limit]
+
+    @property
+    def reporting_since(self) -> dict[int, datetime]:
+        return {rank: track.since for rank, track in self.ranks.items() if track.since is not None}
 
     def stood_s(self, now: datetime) -> float:
         """How long steps are *shown* to stand still: up to the newest report. Silence of everybody shows nothing."""

@@ -9,7 +9,7 @@ can no longer say so: that is the GPU or its driver, not the process, and is cal
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from goodput_common.contracts.job import StallSuspected
 from goodput_common.contracts.telemetry import EventName, State
@@ -24,6 +24,8 @@ from goodput_correlator.domain.standing import SILENT_S
 
 ENGINE = "process_stall"
 STOPPED_STATES = frozenset({"T", "t", "stopped", "frozen"})
+ALIVE_STATES = STOPPED_STATES | {"running", "D"}
+RECONNECT_S = 8.0  # agents that lost the bus try again at growing intervals of up to 6 s
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -71,18 +73,33 @@ def _stopped(case: Case) -> dict[int, Observed]:
 
 
 def _silent(case: Case) -> dict[int, Observed]:
-    """Ranks whose agent has fallen silent while most others report: it shares the interpreter with the training loop."""
+    """Ranks whose agent has fallen silent while most others report: it shares the interpreter with the training loop.
+
+    After an outage of the bus agents come back one by one: whoever was not heard of since before the others came back is
+    given the time that a connection takes to be made anew.
+    """
     if case.offline or case.placement is None or case.stalled_since is None:
         return {}
     limit = case.now - timedelta(seconds=SILENT_S)
+    back = case.now - timedelta(seconds=RECONNECT_S)
     fresh = [rank for rank, seen in case.progress.items() if seen.received_at >= limit]
     if len(fresh) * 2 < len(case.placement.ranks):
         return {}
+    heard_since = _heard_since(case, fresh)
     return {
         rank: seen
         for rank, seen in case.progress.items()
-        if seen.received_at < limit and rank in case.placement.ranks and rank not in case.exits
+        if seen.received_at < limit
+        and rank in case.placement.ranks
+        and rank not in case.exits
+        and (heard_since is None or heard_since <= seen.received_at or heard_since < back)
     }
+
+
+def _heard_since(case: Case, fresh: list[int]) -> datetime | None:
+    """Since when most of those who report now have done so without a gap; None where that is not known."""
+    since = sorted(case.reporting_since[rank] for rank in fresh if rank in case.reporting_since)
+    return since[len(since) // 2] if since else None
 
 
 def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None, silent: dict[int, Observed]) -> Finding:
@@ -156,7 +173,9 @@ def _alive(case: Case, rank: int) -> Observed | None:
     for each in reversed(case.observed):
         fact = each.fact
         if isinstance(fact, State) and fact.component == case.rank_component(rank) and each.source == "process":
-            return each
+            late = case.stalled_since is not None and each.received_at < case.stalled_since
+            there = fact.value in ALIVE_STATES and not late and not of_another_life(case, rank, each)
+            return each if there else None
     return None
 
 

@@ -1,0 +1,42 @@
+"""Whoever only looks guilty is not named with certainty, alone or next to the one who is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from goodput_common.contracts.telemetry import EventName
+from goodput_common.contracts.verdict import Verdict
+
+Script = Callable[..., Any]
+SURE = 0.7
+
+
+def named(verdicts: list[Verdict], above: float = SURE) -> set[str]:
+    """Everybody who was called a culprit with this confidence, in any version."""
+    return {str(c.component) for v in verdicts if v.confidence > above for c in v.culprits}
+
+
+def test_an_agent_that_comes_back_late_from_an_outage_of_the_bus_is_not_a_culprit_next_to_the_frozen_rank(
+    script: Script,
+) -> None:
+    log = script()
+    log.register()
+    for rank in range(8):
+        log.state(f"h{rank // 2}", f"rank:j/{rank}", "process", "running", 10, "process", pid=str(1000 + rank))
+    step = log.run(1, 25)
+    log.event("rank:j/3", EventName.PROCESS_STOPPED, 25.1, host="h1", source="process", pid="1003")
+    log.stand(30, 36, step=step, silent=(3, 5))  # nothing is heard of anybody from 25 to 30
+    log.stand(36, 50, step=step, silent=(3,))
+    assert named(log.verdicts(50)) == {"rank:j/3"}
+
+
+def test_a_process_last_seen_running_before_the_stall_does_not_count_as_alive(script: Script) -> None:
+    log = script()
+    log.register()
+    log.state("h2", "rank:j/4", "process", "running", 10, "process", pid="1004")
+    step = log.run(1, 25)
+    log.stand(25, 45, step=step, silent=(4,))
+    assert all("still exists" not in e.why for v in log.verdicts(45) for e in v.evidence)
+    log.state("h2", "rank:j/4", "process", "running", 27, "process", pid="1004")
+    assert any("still exists" in e.why for v in log.verdicts(45) for e in v.evidence)
