@@ -2,10 +2,13 @@
 
 import json
 import secrets
+import socket
 
 
 def main() -> None:
     print("COMPOSE_PROJECT_NAME=goodput")
+    print("# This host's name as its training processes know it.")
+    print(f"GOODPUT_HOST={socket.gethostname().split('.')[0] or 'localhost'}")
     print("# Secrets of this deployment, made by `make .env`. Keep it out of version control; delete it to make new ones.")
     for name in ("POSTGRES", "NATS_COLLECTOR", "NATS_AGENT", "NATS_CORRELATOR", "NATS_RECOVERY", "NATS_READER"):
         print(f"{name}_PASSWORD={secrets.token_hex(16)}")

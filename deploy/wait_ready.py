@@ -5,8 +5,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 WAIT_S = 120
+SETTINGS = Path(".env")
 
 
 def ready(url: str) -> bool:
@@ -17,10 +19,18 @@ def ready(url: str) -> bool:
         return False
 
 
+def port(variable: str, default: str) -> str:
+    """As compose reads it: the environment, then `.env`."""
+    lines = SETTINGS.read_text().splitlines() if SETTINGS.exists() else []
+    kept = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return os.environ.get(variable) or kept.get(variable) or default
+
+
 def main() -> int:
     waiting = {
-        "correlator": f"http://127.0.0.1:{os.environ.get('CORRELATOR_PORT', '8081')}/readyz",
-        "recovery": f"http://127.0.0.1:{os.environ.get('RECOVERY_PORT', '8082')}/readyz",
+        "correlator": f"http://127.0.0.1:{port('CORRELATOR_PORT', '8081')}/readyz",
+        "recovery": f"http://127.0.0.1:{port('RECOVERY_PORT', '8082')}/readyz",
+        "collector": f"http://127.0.0.1:{port('COLLECTOR_PORT', '8083')}/readyz",
     }
     deadline = time.monotonic() + WAIT_S
     while waiting and time.monotonic() < deadline:

@@ -26,7 +26,7 @@ from goodput_faultlab.score import score
 from goodput_faultlab.simulate import Simulation
 
 ROOT = Path(__file__).resolve().parents[2]
-PORTS = {"NATS_PORT": "14222", "CORRELATOR_PORT": "18081", "RECOVERY_PORT": "18082"}
+PORTS = {"NATS_PORT": "14222", "CORRELATOR_PORT": "18081", "RECOVERY_PORT": "18082", "COLLECTOR_PORT": "18083"}
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
