@@ -190,28 +190,61 @@ def test_two_cables_between_switches_are_two_paths() -> None:
     assert {"switch:s", "switch:t"} <= paths.always
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 4), st.sampled_from([1, 2, 8]), st.data())
-def test_paths_agree_with_networkx(hosts: int, pods: int, spines: int, rails: int, data: st.DataObject) -> None:
-    fabric = h100_pod(hosts=hosts, pods=pods, spines=spines, rails=rails)
-    nics = [nic for nic in fabric.of_kind(ComponentKind.NIC) if fabric.link_of(nic)]
-    a, b = data.draw(st.sampled_from(nics)), data.draw(st.sampled_from(nics))
+def as_networkx(fabric: Fabric) -> nx.Graph:
     graph = nx.Graph()
     for link in fabric.of_kind(ComponentKind.LINK):
         for end in link_ends(link):
             graph.add_edge(link, end)
             if end.startswith("port:"):
                 graph.add_edge(end, fabric.switch_of(end))
-    paths = fabric.path(a, b)
+    return graph
+
+
+def assert_paths_as_networkx_finds_them(fabric: Fabric, a: str, b: str) -> None:
+    graph = as_networkx(fabric)
+    paths = fabric.path(a, b, limit=10_000)
     if a == b or not nx.has_path(graph, a, b):
         assert paths.count == 0
         return
     expected = {tuple(path) for path in nx.all_shortest_paths(graph, a, b)}
     assert set(paths.listed) == expected
-    assert paths.count == len(expected)
+    assert paths.count == len(expected) == len(paths.listed)
     on_all = set.intersection(*(set(path) for path in expected))
     assert paths.always == {each for each in on_all if each.startswith(("link:", "switch:"))}
     assert paths.links == {each for path in expected for each in path if each.startswith("link:")}
+    assert paths.switches == {each for path in expected for each in path if each.startswith("switch:")}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 4), st.sampled_from([1, 2, 8]), st.data())
+def test_paths_in_pods_agree_with_networkx(hosts: int, pods: int, spines: int, rails: int, data: st.DataObject) -> None:
+    fabric = h100_pod(hosts=hosts, pods=pods, spines=spines, rails=rails)
+    nics = [nic for nic in fabric.of_kind(ComponentKind.NIC) if fabric.link_of(nic)]
+    assert_paths_as_networkx_finds_them(fabric, data.draw(st.sampled_from(nics)), data.draw(st.sampled_from(nics)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 7), st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=16), st.data())
+def test_paths_in_any_network_agree_with_networkx(switches: int, cables: list[tuple[int, int]], data: st.DataObject) -> None:
+    components = [component(f"switch:s{n}", ComponentKind.SWITCH) for n in range(switches)]
+    edges: list[EdgeRecord] = []
+
+    def port(switch: int, name: str) -> str:
+        id = f"port:s{switch}/{name}"
+        components.append(component(id, ComponentKind.PORT))
+        edges.append(EdgeRecord(a=id, b=f"switch:s{switch}", relation=Relation.PART_OF))
+        return id
+
+    for number, (a, b) in enumerate(cables):
+        if a < switches and b < switches:
+            ends = port(a, f"{number}a"), port(b, f"{number}b")
+            edges.append(EdgeRecord(a=ends[0], b=ends[1], relation=Relation.CABLED))
+    for host in "ab":
+        components += [component(f"host:{host}", ComponentKind.HOST), component(f"nic:{host}/n/1", ComponentKind.NIC)]
+        edges.append(EdgeRecord(a=f"nic:{host}/n/1", b=f"host:{host}", relation=Relation.PART_OF))
+        down = port(data.draw(st.integers(0, switches - 1)), host)
+        edges.append(EdgeRecord(a=f"nic:{host}/n/1", b=down, relation=Relation.CABLED))
+    assert_paths_as_networkx_finds_them(Fabric.build("f", components, edges), "nic:a/n/1", "nic:b/n/1")
 
 
 def test_hosts_behind_tell_what_a_failure_takes_away() -> None:

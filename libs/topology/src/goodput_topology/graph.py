@@ -269,7 +269,7 @@ class Fabric:
                 leaves[leaf] = None
         found.update(leaves)
         for leaf in leaves:
-            found.update(dict.fromkeys(far for _, _, _, far in self._router.hops_from(leaf)))
+            found.update(dict.fromkeys(self._router.next_to(leaf)))
         return tuple(found)
 
     def shared_domains(self, components: Iterable[ComponentId]) -> tuple[ComponentId, ...]:
@@ -334,7 +334,7 @@ class Fabric:
             nics = dict.fromkeys(
                 each for each in own if each is not None and self._index.records[each].kind is ComponentKind.NIC
             )
-            for _, _, _, far in self._router.hops_from(switch):
+            for far in self._router.next_to(switch):
                 if self._tier(far) < self._tier(switch):
                     nics.update(dict.fromkeys(self._nics_below(far)))
             found = self._below[switch] = tuple(nics)

@@ -7,7 +7,7 @@ one by one up to a bound. `links` and `always` are exact however many paths ther
 
 from __future__ import annotations
 
-from collections import defaultdict
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class Paths:
 
 NO_PATHS = Paths(count=0, listed=(), links=frozenset(), switches=frozenset(), always=frozenset())
 
-_Hop = tuple[ComponentId, ComponentId, ComponentId, ComponentId]  # (own port, link, far port, far switch)
+_Cable = tuple[ComponentId, ComponentId, ComponentId]  # (own port, link, far port)
 
 
 class Router:
@@ -51,17 +51,17 @@ class Router:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        hops: dict[ComponentId, list[_Hop]] = defaultdict(list)
+        self._between: dict[ComponentId, dict[ComponentId, list[_Cable]]] = {}  # near switch -> far switch -> cables
         for link, (a, b) in index.ends_of.items():
             near, far = index.switch_of_port.get(a), index.switch_of_port.get(b)
             if near is not None and far is not None and near != far:
-                hops[near].append((a, link, b, far))
-                hops[far].append((b, link, a, near))
-        self._hops: Mapping[ComponentId, tuple[_Hop, ...]] = {key: tuple(sorted(value)) for key, value in hops.items()}
+                self._between.setdefault(near, {}).setdefault(far, []).append((a, link, b))
+                self._between.setdefault(far, {}).setdefault(near, []).append((b, link, a))
         self._distances: dict[ComponentId, dict[ComponentId, int]] = {}
 
-    def hops_from(self, switch: ComponentId) -> tuple[_Hop, ...]:
-        return self._hops.get(switch, ())
+    def next_to(self, switch: ComponentId) -> tuple[ComponentId, ...]:
+        """The switches one cable away."""
+        return tuple(sorted(self._between.get(switch, ())))
 
     def distances(self, switch: ComponentId) -> Mapping[ComponentId, int]:
         """Hops from `switch` to every switch that it reaches."""
@@ -74,7 +74,7 @@ class Router:
             while frontier:
                 after = []
                 for near in frontier:
-                    for _, _, _, far in self.hops_from(near):
+                    for far in self._between.get(near, ()):
                         if far not in found:
                             found[far] = found[near] + 1
                             after.append(far)
@@ -99,66 +99,85 @@ class Router:
         start, goal = self._index.switch_of_port.get(entry), self._index.switch_of_port.get(leave)
         if start is None or goal is None:
             return NO_PATHS
-        to_goal = self.distances(goal)
-        if start not in to_goal:
+        if start not in self.distances(goal):
             return NO_PATHS
-        counts_to_goal = self._count(start, goal, to_goal)
-        counts_from_start = self._count(goal, start, self.distances(start))
-        total = counts_to_goal[start]
-        links, always = {link_a, link_b}, {link_a, link_b, start, goal}
-        for switch, through in counts_to_goal.items():
-            if through * counts_from_start[switch] == total:
-                always.add(switch)
-            for _, link, _, far in self.hops_from(switch):
-                if to_goal.get(far, -1) == to_goal[switch] - 1:
-                    links.add(link)
-                    if counts_from_start[switch] * counts_to_goal[far] == total:
-                        always.add(link)
-        walked = self._walk(start, goal, to_goal)
+        layers = self._layers(start, goal)
+        to_goal = self._count(layers[::-1])
+        from_start = self._count(layers)
+        total = to_goal[start]
+        links, always = {link_a, link_b}, {link_a, link_b}
+        for layer, after in itertools.pairwise(layers):
+            always.update(switch for switch in layer if to_goal[switch] * from_start[switch] == total)
+            for near in layer:
+                for far in after:
+                    for _, link, _ in self._between.get(near, {}).get(far, ()):
+                        links.add(link)
+                        if from_start[near] * to_goal[far] == total:
+                            always.add(link)
+        always.add(goal)
+        walked = self._walk(layers)
         listed = tuple(
             (a, link_a, entry, start, *middle, leave, link_b, b) for _, middle in zip(range(limit), walked, strict=False)
         )
         return Paths(
-            count=total, listed=listed, links=frozenset(links), switches=frozenset(counts_to_goal), always=frozenset(always)
+            count=total, listed=listed, links=frozenset(links), switches=frozenset(to_goal), always=frozenset(always)
         )
 
     def _far(self, end: ComponentId, link: ComponentId) -> ComponentId:
         first, second = self._index.ends_of[link]
         return second if first == end else first
 
-    def _count(self, start: ComponentId, goal: ComponentId, to_goal: Mapping[ComponentId, int]) -> dict[ComponentId, int]:
-        """How many shortest paths lead from each switch between `start` and `goal` to `goal`."""
-        layers = [[start]]
-        seen = {start}
-        while layers[-1] != [goal]:
-            after = sorted(
-                {
-                    far
-                    for near in layers[-1]
-                    for _, _, _, far in self.hops_from(near)
-                    if far not in seen and to_goal.get(far, -1) == to_goal[near] - 1
-                }
-            )
-            seen.update(after)
-            layers.append(after)
-        counts = {goal: 1}
-        for layer in reversed(layers[:-1]):
-            for near in layer:
-                counts[near] = sum(
-                    counts[far] for _, _, _, far in self.hops_from(near) if to_goal.get(far, -1) == to_goal[near] - 1
-                )
+    def _layers(self, start: ComponentId, goal: ComponentId) -> list[list[ComponentId]]:
+        """The switches on shortest paths, by their distance from `start`. Found from both ends, each time from the side
+        whose switches have fewer cables: a spine has hundreds, a leaf a few tens."""
+        from_start, to_goal = self.distances(start), self.distances(goal)
+        length = to_goal[start]
+        front, back = [[start]], [[goal]]
+        while len(front) + len(back) < length + 1:
+            if self._degree(front[-1]) <= self._degree(back[-1]):
+                front.append(self._next(front[-1], to_goal, length - len(front), from_start, len(front)))
+            else:
+                back.append(self._next(back[-1], from_start, length - len(back), to_goal, len(back)))
+        return front if length == 0 else [*front, *back[::-1]]
+
+    def _degree(self, layer: list[ComponentId]) -> int:
+        return sum(len(self._between.get(switch, ())) for switch in layer)
+
+    def _next(
+        self,
+        layer: list[ComponentId],
+        ahead: Mapping[ComponentId, int],
+        to_go: int,
+        behind: Mapping[ComponentId, int],
+        gone: int,
+    ) -> list[ComponentId]:
+        return sorted(
+            {
+                far
+                for near in layer
+                for far in self._between.get(near, ())
+                if ahead.get(far, -1) == to_go and behind.get(far, -1) == gone
+            }
+        )
+
+    def _count(self, layers: list[list[ComponentId]]) -> dict[ComponentId, int]:
+        """How many shortest paths lead from the first layer to each switch."""
+        counts = dict.fromkeys(layers[0], 1)
+        for layer, after in itertools.pairwise(layers):
+            for far in after:
+                counts[far] = sum(counts[near] * len(self._between[far].get(near, ())) for near in layer)
         return counts
 
-    def _walk(
-        self, start: ComponentId, goal: ComponentId, to_goal: Mapping[ComponentId, int]
-    ) -> Iterator[tuple[ComponentId, ...]]:
-        """Everything between the first switch and the last port, path by path."""
-        stack: list[tuple[ComponentId, tuple[ComponentId, ...]]] = [(start, ())]
+    def _walk(self, layers: list[list[ComponentId]]) -> Iterator[tuple[ComponentId, ...]]:
+        """Everything between the first switch and the last port, path by path, in the order of names."""
+        stack: list[tuple[int, ComponentId, tuple[ComponentId, ...]]] = [(0, layers[0][0], ())]
         while stack:
-            at, so_far = stack.pop()
-            if at == goal:
+            depth, at, so_far = stack.pop()
+            if depth == len(layers) - 1:
                 yield so_far
                 continue
-            for own, link, port, far in reversed(self.hops_from(at)):
-                if to_goal.get(far, -1) == to_goal[at] - 1:
-                    stack.append((far, (*so_far, own, link, port, far)))
+            steps = [
+                (own, link, port, far) for far in layers[depth + 1] for own, link, port in self._between[at].get(far, ())
+            ]
+            for own, link, port, far in sorted(steps, reverse=True):
+                stack.append((depth + 1, far, (*so_far, own, link, port, far)))

@@ -51,17 +51,20 @@ WATCHDOG_ERROR = "torch.distributed.DistBackendError: watchdog timeout"
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """GPU time lost so far: all of the job's GPUs wait when one does."""
+    """GPU time lost so far: all of the job's GPUs wait when one does. `redone_s` is work done twice, because steps resumed
+    from a checkpoint older than the last step."""
 
     gpus: int
     seconds: float
+    redone_s: float = 0.0
 
     @property
     def gpu_hours(self) -> float:
-        return self.gpus * self.seconds / 3600
+        return self.gpus * (self.seconds + self.redone_s) / 3600
 
     def __str__(self) -> str:
-        return f"{self.gpus} GPUs idle for {self.seconds:.1f} s = {self.gpu_hours:.2f} GPU-hours"
+        redone = f" and redoing {self.redone_s:.1f} s of work" if self.redone_s >= 0.05 else ""
+        return f"{self.gpus} GPUs idle for {self.seconds:.1f} s{redone} = {self.gpu_hours:.2f} GPU-hours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Simulation:
     def idle(self) -> Idle:
         since = self._training.stalled_since
         waiting_s = (self.now - since).total_seconds() if since is not None else 0.0
-        return Idle(self._training.layout.world_size, self._training.idle_s + waiting_s)
+        return Idle(self._training.layout.world_size, self._training.idle_s + waiting_s, self._training.redone_s)
 
     # ------------------------------------------------------------------------------------------------- driving
 
@@ -376,7 +379,8 @@ class Simulation:
         self._clockwork.at(at, lambda: self._carry_out(kind, target))
         named = f"{kind.value} {target or ''}".strip()
         if uncured:
-            return Reaction(at, False, f"{named}: {', '.join(fault.note for fault in uncured)} remains")
+            why = "; there is no spare host left" if kind in MOVES_AWAY and not self._spares else ""
+            return Reaction(at, False, f"{named}: {', '.join(fault.note for fault in uncured)} remains{why}")
         return Reaction(at, True, f"{named}: steps resume")
 
     def _cures(self, kind: ActionKind, target: ComponentId | None, fault: Fault, at: datetime) -> bool:

@@ -51,6 +51,7 @@ class Training:
         self.waiting = ""  # starting, checkpoint, paused: why no step runs though nothing is wrong
         self.epoch = 0  # grows with every change of course; what was planned under an older one does not happen
         self.idle_s = 0.0
+        self.redone_s = 0.0
         self._clockwork = clockwork
         self._blocking = blocking
         self._gave_up = gave_up
@@ -101,7 +102,9 @@ class Training:
         self.paused = set()
         if not from_memory and self.step >= 0:
             every = self.spec.noise.checkpoint_every or DISK_CHECKPOINT_STEPS
-            self.step = (self.step + 1) // every * every - 1
+            kept = (self.step + 1) // every * every - 1
+            self.redone_s += (self.step - kept) * self.spec.step_s
+            self.step = kept
         self.steps_before = self.step + 1
         self.step_at = None
         self.begin()
