@@ -87,3 +87,12 @@ def test_a_backlog_is_no_clock_difference_and_an_old_sample_is_forgotten() -> No
     clock.seen(at(0), at(0.1))
     clock.seen(at(98), at(100))
     assert clock.skew_s() == 2.0
+
+
+def test_a_stream_made_anew_counts_from_one_again_and_the_bound_goes_on() -> None:
+    bound = StreamBound()
+    bound.began(90_000, at(10))
+    bound.done(90_000)
+    bound.began(1, at(20))
+    bound.done(1)
+    assert bound.bound == at(20)

@@ -40,3 +40,27 @@ def test_a_process_last_seen_running_before_the_stall_does_not_count_as_alive(sc
     assert all("still exists" not in e.why for v in log.verdicts(45) for e in v.evidence)
     log.state("h2", "rank:j/4", "process", "running", 27, "process", pid="1004")
     assert any("still exists" in e.why for v in log.verdicts(45) for e in v.evidence)
+
+
+def test_a_link_and_a_rank_elsewhere_are_rivals_and_not_joint_culprits(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.event("nic:h1/rail0/1", EventName.LINK_DOWN, 25.0, host="h1", source="netlink", by="netlink")
+    log.stand(25, 45, step=step, silent=(6,))
+    found = log.verdicts(45)
+    assert found
+    assert all(len({c.kind for c in v.culprits}) <= 1 for v in found)
+    assert named(found[1:]) == set()
+
+
+def test_two_frozen_ranks_are_joint_culprits(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    for rank in (3, 6):
+        log.event(
+            f"rank:j/{rank}", EventName.PROCESS_STOPPED, 25.1, host=log.host(rank), source="process", pid=str(1000 + rank)
+        )
+    log.stand(25, 45, step=step, silent=(3, 6))
+    assert named(log.verdicts(45)) == {"rank:j/3", "rank:j/6"}

@@ -104,6 +104,8 @@ class Ingest:
                 await feed.subscription.drain()
 
     def _handler(self, feed: Feed) -> Handler:
+        handled = self._metrics.messages.labels(feed.consumer.stream)
+
         async def handle(message: Message) -> None:
             feed.bound.began(message.sequence, message.received_at)
             self.broker_clock.seen(message.received_at, self._clock.now())
@@ -116,7 +118,7 @@ class Ingest:
                 self._metrics.refused.labels(feed.consumer.stream).inc()
                 raise
             feed.bound.done(message.sequence)
-            self._metrics.messages.labels(feed.consumer.stream).inc()
+            handled.inc()
 
         return handle
 
@@ -155,13 +157,14 @@ class Ingest:
                 self._metrics.missing.labels(message.data.source.value).inc(missing)
         elif isinstance(message.data, CollectorHeartbeat):
             self._sources.heartbeat(message.data, message.received_at)
-        for each in write.observed:
-            if each.id not in written.new:
-                self._metrics.doubles.inc()
-                continue
-            self._metrics.evidence.labels(each.source).inc()
+        fresh = [each for each in write.observed if each.id in written.new]
+        for each in fresh:
             self._incidents.observe(each)
             self._board.observe(each)
+        if fresh:
+            self._metrics.evidence.labels(fresh[0].source).inc(len(fresh))  # all facts of a message have one source
+        if len(fresh) < len(write.observed):
+            self._metrics.doubles.inc(len(write.observed) - len(fresh))
         if self.newest is None or message.received_at > self.newest:
             self.newest = message.received_at
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.telemetry import CollectorHeartbeat, EventName, SourceStatus
 from goodput_common.contracts.verdict import Affected, Alternative, Evidence, Explained, FaultClass
 from goodput_correlator.domain.blame import analysis
@@ -105,7 +105,10 @@ def _together(one: Finding, other: Finding) -> bool:
     """Whether both can be true at once and each is needed: roots of the same kind on different ranks."""
     if set(one.ranks) & set(other.ranks) or one.component == other.component:
         return False
-    return bool(one.ranks) == bool(other.ranks)
+    if bool(one.ranks) != bool(other.ranks):
+        return False
+    ranks_both = one.kind is ComponentKind.RANK and other.kind is ComponentKind.RANK
+    return one.fault_class is other.fault_class or ranks_both
 
 
 def _odds(score: float) -> float:
