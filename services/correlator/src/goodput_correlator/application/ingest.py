@@ -55,11 +55,12 @@ def consumers(fabric: str, *, slots: int) -> tuple[Consumer, ...]:
 
 @dataclass
 class Feed:
-    """One subscription and how far it has come."""
+    """One subscription, how far it has come, and how often it has been bound when last looked at."""
 
     consumer: Consumer
     bound: StreamBound = field(default_factory=StreamBound)
     subscription: Subscription | None = None
+    binds: int = 0
     binds_seen: int = 1
 
 

@@ -242,7 +242,7 @@ class Incidents:
             settle_s = 0.0 if diagnosis.settled else SETTLE_S if diagnosis.culprits else UNDETERMINED_S
             if not diagnosis.decisive and stood_s < max(settle_s, job.stall_after_s(at)):
                 return None
-            incident = incident_id(self.name, job.job, job.generation, job.step)
+            incident = incident_id(self.name, job.job, job.generation, job.step, job.registered_at or "")
             verdict = open_verdict(
                 diagnosis, incident=incident, fabric=self.name, job=job.job, generation=job.generation, at=at
             )

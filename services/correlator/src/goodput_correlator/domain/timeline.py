@@ -190,6 +190,12 @@ class JobTimeline:
         """The furthest step that any rank has finished."""
         return max((track.step for track in self.ranks.values()), default=-1)
 
+    @property
+    def registered_at(self) -> datetime | None:
+        """When the newest of its present processes was announced: tells two lives of one generation apart."""
+        known = [t.registered for t in self.ranks.values() if isinstance(t.registered.fact, RankRegistered)]
+        return max((each.received_at for each in known), default=None)
+
     def reporting(self, now: datetime) -> list[int]:
         limit = now - timedelta(seconds=HEARD_S)
         return [rank for rank, t in self.ranks.items() if t.last is not None and t.last.received_at >= limit]

@@ -1,7 +1,7 @@
 """The life of a verdict: open -> revised* -> resolved, as functions from one version to the next.
 
-Ids are hashes of what the incident is (fabric, job, generation, the step after which nothing moved), never random: the same
-log gives the same chain. Every version is written at a grid time, which is its `published_at`.
+Ids are hashes of what the incident is (fabric, job, generation, the step after which nothing moved, which processes they
+were), never random: the same log gives the same chain. Every version is written at a grid time, which is its `published_at`.
 """
 
 from __future__ import annotations
