@@ -221,3 +221,19 @@ def test_moving_is_unknown_when_nobody_was_heard_lately() -> None:
     job.report(12, 6)
     assert job.progress.moving(after(13)) is False
     assert job.progress.moving(after(60)) is None
+
+
+def test_a_rank_restarted_in_the_same_generation_is_heard_again() -> None:
+    job = Job()
+    job.register()
+    job.report(1, 100)
+    job.report(2, 101)
+    started_again = RankRegistered(
+        fabric="f", job="j", rank=2, world_size=4, host="h2", pid=77, process_start=9, at=after(5), generation=0
+    )
+    job.progress.registered(started_again)
+    first = RankProgress(fabric="f", job="j", rank=2, host="h2", seq=1, at=after(6), step=40, steps=1)
+    assert job.progress.reported(first, after(6))
+    assert job.progress.ranks[2].step == 40
+    job.progress.registered(started_again)  # told twice: nothing is forgotten
+    assert job.progress.ranks[2].seq == 1

@@ -25,6 +25,7 @@ class MemorySubscription:
         self._bus = bus
         self._durable = durable
         self._handler = handler
+        self.binds = 1  # nothing is ever lost on the way here
         self._in_hand: dict[asyncio.Task[None], int] = {}
         self._draining = False
         self._loop = asyncio.create_task(self._run(), name=f"memory-bus {durable.consumer.durable}")
@@ -110,6 +111,7 @@ class MemoryService:
     """A served subject."""
 
     def __init__(self, responders: list[tuple[str, Responder]], entry: tuple[str, Responder]) -> None:
+        self.binds = 1
         self._responders = responders
         self._entry = entry
 

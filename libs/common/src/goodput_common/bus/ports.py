@@ -53,6 +53,11 @@ class Consumer:
 
 
 class Subscription(Protocol):
+    @property
+    def binds(self) -> int:
+        """How often it has been bound. More than once: a connection or durable was lost meanwhile, and what was on its way
+        then comes again later than what followed it."""
+
     async def drain(self) -> None:
         """Take no more, finish what is in hand."""
 

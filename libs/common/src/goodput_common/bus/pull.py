@@ -87,6 +87,7 @@ class PullSubscription:
         self._lost_because = ""
         self._next_sequence: int | None = None  # where a consumer of new messages goes on when its durable is gone
         self._conflict: ProvisioningConflict | None = None
+        self.binds = 0
         self._draining = False
         self._loop: asyncio.Task[None] | None = None
 
@@ -105,7 +106,7 @@ class PullSubscription:
     # -- binding ---------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        backoff, trouble, binds = Backoff(), "", 0
+        backoff, trouble = Backoff(), ""
         while not self._draining:
             started_s = _now_s()
             try:
@@ -115,11 +116,11 @@ class PullSubscription:
                 self._next_sequence = await bind_consumer(client, self._consumer, self._next_sequence)
                 inbox = client.new_inbox()
                 subscription = await client.subscribe(f"{inbox}.*", cb=self._received)
-                binds += 1
-                if binds > 1:
+                self.binds += 1
+                if self.binds > 1:
                     self._rebinds.inc()
-                if binds > 1 or trouble:
-                    self._log.info("consumer bound", again=binds > 1)
+                if self.binds > 1 or trouble:
+                    self._log.info("consumer bound", again=self.binds > 1)
                 trouble = ""
                 self._bound.set()
                 await self._pump(client, inbox)

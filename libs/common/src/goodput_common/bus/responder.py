@@ -27,6 +27,7 @@ class Service:
     """Subscribed on every connection anew. At most 16 requests are answered at once."""
 
     def __init__(self, connection: Connection, subject: str, responder: Responder, *, clock: Clock) -> None:
+        self.binds = 0
         self._connection = connection
         self._subject = subject
         self._responder = responder
@@ -44,6 +45,7 @@ class Service:
             await client.flush()  # the server knows of it when this returns
 
     async def _subscribe(self, client: Client) -> None:
+        self.binds += 1
         self._subscription = await client.subscribe(self._subject, cb=self._asked, pending_msgs_limit=WAITING_MAX)
 
     async def _asked(self, request: Msg) -> None:

@@ -44,12 +44,20 @@ class JobProgress:
     world_size: int | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
     left: dict[int, bool] = field(default_factory=dict)  # rank -> cleanly
+    processes: dict[int, RankRegistered] = field(default_factory=dict)  # rank -> its newest process
 
     def registered(self, rank: RankRegistered) -> None:
         self._reach(rank.generation)
-        if rank.generation == self.generation:
-            self.world_size = rank.world_size
-            self.left.pop(rank.rank, None)
+        if rank.generation != self.generation:
+            return
+        self.world_size = rank.world_size
+        known = self.processes.get(rank.rank)
+        if known is not None and rank.at <= known.at:
+            return  # told again, or late
+        self.processes[rank.rank] = rank
+        self.left.pop(rank.rank, None)
+        if known is not None and (known.host, known.pid, known.process_start) != (rank.host, rank.pid, rank.process_start):
+            self.ranks.pop(rank.rank, None)  # another process carries the rank: it counts its reports from 1 again
 
     def exited(self, exit_: RankExited) -> None:
         self._reach(exit_.generation)
@@ -97,6 +105,7 @@ class JobProgress:
             self.generation = generation
             self.ranks.clear()
             self.left.clear()
+            self.processes.clear()
 
 
 class Outcome(enum.StrEnum):
