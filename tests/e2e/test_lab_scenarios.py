@@ -81,7 +81,7 @@ def test_the_ledger_was_written_before_each_injection(lab: LabSession, results: 
         (told,) = result.ledger
         assert entries[result.job] == told
         assert told.cleared_at is not None
-        assert all(verdict.first_evidence_at >= told.injected_at for verdict in result.verdicts)
+        assert all(verdict.detected_at >= told.injected_at for verdict in result.verdicts)
 
 
 @pytest.mark.parametrize("scenario", ["link-down", "rank-frozen", "collective-skipped"])
