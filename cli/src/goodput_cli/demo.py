@@ -55,7 +55,8 @@ def command(
             raise Failure(f"{error}\nlogs are in {directory / 'logs'}; keep them with --keep FOLDER") from error
     if as_json:
         print_json(result)
-    raise typer.Exit(0 if result["correct"] else 1)
+    back = result["recover_s"] is not None or not result["ledger"]
+    raise typer.Exit(0 if result["correct"] and back else 1)
 
 
 class _Teller:
@@ -180,7 +181,7 @@ def _result(name: str, seed: int, run: LiveRun, simulation: Simulation, teller: 
         back = f"training back after {recover_s:.1f} s" if recover_s is not None else "training is not back"
         teller.show(Text.assemble(("times    ", "bold"), f"culprit named {detect_s:.1f} s after the fault; {back}"))
     teller.show(Text.assemble(("cost     ", "bold"), str(simulation.idle)))
-    correct = scored.correct and (recover_s is not None or not simulation.ledger)
+    correct = scored.correct
     teller.show(Text.assemble(("score    ", "bold"), ("right", "bold green") if correct else ("WRONG", "bold red")))
     if not correct:
         err.print(scored.text())

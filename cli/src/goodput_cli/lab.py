@@ -49,7 +49,8 @@ def run(
         raise Failure(str(error)) from error
     if runs > 1 and not as_json:
         _summary(scenario, results)
-    raise typer.Exit(0 if all(result.correct for result in results) else 1)
+    back = all(result.recover_s is not None for result in results if result.ledger and SCENARIOS[scenario].blames)
+    raise typer.Exit(0 if back and all(result.correct for result in results) else 1)
 
 
 @app.command("list")

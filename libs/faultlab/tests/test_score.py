@@ -170,3 +170,11 @@ def test_blaming_a_fault_of_another_job_for_ones_own_is_wrong() -> None:
 def test_hardware_without_a_job_that_nobody_broke_is_a_false_alarm() -> None:
     outcomes = {each.outcome for each in score([entry()], [verdict(), verdict("gpu:h9/1", id="x", job=None)]).entries}
     assert outcomes == {Outcome.RIGHT, Outcome.FALSE_ALARM}
+
+
+def test_an_innocent_named_beside_the_culprit_is_wrong() -> None:
+    both = verdict(confidence=0.9)
+    innocent = msgspec.structs.replace(both.culprit, component="rank:j/3", ranks=(3,))
+    (scored,) = score([entry()], [msgspec.structs.replace(both, culprits=(both.culprit, innocent))]).entries
+    assert scored.outcome is Outcome.WRONG
+    assert scored.sure_and_wrong

@@ -170,9 +170,14 @@ def _names(entry: LedgerEntry, component: ComponentId | None) -> bool:
     return component is not None and component in (entry.component, *entry.also_right)
 
 
+def _names_only(entry: LedgerEntry, verdict: Verdict) -> bool:
+    """Every culprit that the verdict names is the one in the ledger: somebody innocent beside it is an error."""
+    return all(_names(entry, culprit.component) for culprit in verdict.culprits or (verdict.culprit,))
+
+
 def _ranks_right(entry: LedgerEntry, verdict: Verdict) -> bool:
     """The ranks that the culprit carries; a culprit without ranks of its own (a link) may list the rank it serves."""
-    said = set(verdict.culprit.ranks)
+    said = {rank for culprit in verdict.culprits or (verdict.culprit,) for rank in culprit.ranks}
     if entry.component is not None and ids.kind_of(entry.component) is ids.ComponentKind.RANK:
         return said == set(entry.ranks)
     return bool(said) and said >= set(entry.ranks) if entry.ranks else True
@@ -184,7 +189,7 @@ def _judge(entry: LedgerEntry, chains: Sequence[Sequence[Verdict]]) -> Scored:
     standing = [v for v in versions if v.state is not VerdictState.RESOLVED] or versions
     blaming = [v for v in standing if _blames(v)]
     nobody_is_right = entry.component is None
-    wrong = max((v.confidence for v in blaming if not _names(entry, v.culprit.component)), default=0.0)
+    wrong = max((v.confidence for v in blaming if not _names_only(entry, v)), default=0.0)
     if not versions:
         outcome = Outcome.RIGHT if nobody_is_right else Outcome.MISSED
         return Scored(outcome=outcome, component_right=nobody_is_right, class_right=False, **truth)  # type: ignore[arg-type]
@@ -193,7 +198,7 @@ def _judge(entry: LedgerEntry, chains: Sequence[Sequence[Verdict]]) -> Scored:
         return None if verdict is None else (verdict.detected_at - entry.injected_at).total_seconds()
 
     last = (blaming or standing)[-1]
-    component_right = not blaming if nobody_is_right else _names(entry, last.culprit.component)
+    component_right = not blaming if nobody_is_right else _names_only(entry, last)
     class_right = last.fault_class is entry.fault_class or (nobody_is_right and last.fault_class in NOBODY)
     if nobody_is_right:
         outcome = Outcome.WRONG if blaming else Outcome.RIGHT
@@ -203,7 +208,7 @@ def _judge(entry: LedgerEntry, chains: Sequence[Sequence[Verdict]]) -> Scored:
         outcome = Outcome.WRONG
     else:
         outcome = Outcome.RIGHT if class_right else Outcome.WRONG_CLASS
-    right = [v for v in blaming if _names(entry, v.culprit.component)]
+    right = [v for v in blaming if _names_only(entry, v)]
     return Scored(
         outcome=outcome,
         verdict=last.id,

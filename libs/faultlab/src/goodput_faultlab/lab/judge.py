@@ -1,7 +1,8 @@
 """Is what the correlator said about a run right? A pure comparison of its verdicts with the ledger.
 
-Right means: the last version of some verdict names the component in the ledger (or one that is as good), in the ledger's
-fault class, with its ranks; and no version of any verdict ever blamed anything else with a confidence above 0.7.
+Right means: the last version of some verdict names the component in the ledger (or one that is as good) and nobody beside
+it, in the ledger's fault class, with its ranks; and no version of any verdict ever blamed anything else with a confidence
+above 0.7.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def judge(entry: LedgerEntry, verdicts: Iterable[Verdict], *, blames: bool = Tru
     versions = sorted(verdicts, key=lambda verdict: (verdict.published_at, verdict.version))
     last = {verdict.id: verdict for verdict in sorted(versions, key=lambda verdict: verdict.version)}
     for verdict in versions:
-        if verdict.culprit.component is not None and verdict.confidence > CONFIDENT and wrong_about(entry, verdict):
+        if blames_somebody(verdict) and verdict.confidence > CONFIDENT and wrong_about(entry, verdict):
             return Judgement(False, None, f"blamed another with confidence {verdict.confidence:.2f}: {_said(verdict)}")
     if not blames:
         blamed = [verdict for verdict in versions if verdict.culprit.component is not None]
@@ -49,14 +50,21 @@ def judge(entry: LedgerEntry, verdicts: Iterable[Verdict], *, blames: bool = Tru
 
 def wrong_about(entry: LedgerEntry, verdict: Verdict) -> str | None:
     """What the verdict has wrong, or None."""
-    if verdict.culprit.component not in (entry.component, *entry.also_right):
-        return f"the culprit is {entry.component}"
+    named = verdict.culprits or (verdict.culprit,)
+    if any(culprit.component not in (entry.component, *entry.also_right) for culprit in named):
+        return f"the culprit is {entry.component}" + (" alone" if len(named) > 1 else "")
     if verdict.fault_class is not entry.fault_class:
         return f"the class is {entry.fault_class.value}"
-    if entry.ranks and set(verdict.culprit.ranks) != set(entry.ranks):
-        return f"the ranks are {list(entry.ranks)}, not {list(verdict.culprit.ranks)}"
+    ranks = {rank for culprit in named for rank in culprit.ranks}
+    if entry.ranks and ranks != set(entry.ranks):
+        return f"the ranks are {list(entry.ranks)}, not {sorted(ranks)}"
     return None
 
 
+def blames_somebody(verdict: Verdict) -> bool:
+    return any(culprit.component is not None for culprit in (verdict.culprit, *verdict.culprits))
+
+
 def _said(verdict: Verdict) -> str:
-    return f"{verdict.fault_class.value} on {verdict.culprit.component or 'nobody'} ({verdict.confidence:.2f})"
+    named = " and ".join(culprit.component or "nobody" for culprit in verdict.culprits or (verdict.culprit,))
+    return f"{verdict.fault_class.value} on {named} ({verdict.confidence:.2f})"
