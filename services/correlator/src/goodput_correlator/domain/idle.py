@@ -2,6 +2,8 @@
 
 Only evidence that is fatal by itself counts here, and only while it is fresh by the clock of its own host: a collector that
 starts reads old lines of the kernel log, too. Where a running job uses the device, the job's own judgement comes first.
+A device that a verdict has named, of a job or of its own, is not named again until its host was rebooted or nothing was
+heard of it for a day: a broken GPU repeats itself once a minute.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
-from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.ids import ComponentId, InvalidComponentId, host_of
 from goodput_common.contracts.telemetry import Event, EventName, Severity
-from goodput_common.contracts.verdict import Verdict
+from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
-from goodput_correlator.domain.clues import ranks_on
+from goodput_correlator.domain.clues import CLOCK_DOUBT_S, ranks_on
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.ranking import decide
 from goodput_correlator.domain.timeline import HostTimeline, JobTimeline
@@ -36,12 +38,35 @@ class IdleHardware:
     def __init__(self) -> None:
         self._watched: OrderedDict[tuple[str, ComponentId], Observed] = OrderedDict()
         self._known: OrderedDict[str, None] = OrderedDict()
+        self._named: OrderedDict[ComponentId, tuple[str, datetime]] = OrderedDict()  # component -> incident, last seen
 
     def saw(self, seen: Observed, event: Event) -> None:
+        if event.name is EventName.BOOT:
+            self._booted(seen, event)
         if not _fatal(event) or (seen.received_at - event.observed_at).total_seconds() > FRESH_S:
             return
         if len(self._watched) < WATCHED_MAX:
             self._watched.setdefault((seen.host, event.component), seen)
+
+    def _booted(self, seen: Observed, event: Event) -> None:
+        """What was wrong with the devices of a host before it was started anew is history."""
+        if (seen.received_at - event.observed_at).total_seconds() > FRESH_S:
+            return
+        for key in [key for key in self._watched if key[0] == seen.host]:
+            del self._watched[key]
+        before = [c for c, (_, last_at) in self._named.items() if _host(c) == seen.host and last_at < seen.received_at]
+        for component in before:
+            del self._named[component]
+
+    def named(self, verdict: Verdict, at: datetime) -> None:
+        """A verdict names these components now, and no others."""
+        for component in [c for c, (incident, _) in self._named.items() if incident == verdict.incident]:
+            del self._named[component]
+        for culprit in verdict.culprits:
+            if culprit.component is not None:
+                self._named[culprit.component] = (verdict.incident, at)
+        while len(self._named) > KNOWN_MAX:
+            self._named.popitem(last=False)
 
     def due(
         self,
@@ -50,8 +75,8 @@ class IdleHardware:
         topology: Fabric,
         hosts: Mapping[str, HostTimeline],
         jobs: Iterable[JobTimeline],
-    ) -> Iterator[tuple[ComponentId, Diagnosis]]:
-        """(component, diagnosis) for each error that is ripe and concerns no running job."""
+    ) -> Iterator[tuple[ComponentId, str, Diagnosis]]:
+        """(component, id of its first line, diagnosis) for each error that is ripe and concerns no running job."""
         if not self._watched:
             return
         running = [job for job in jobs if not job.ended and job.heard_at and job.heard_at > at - timedelta(seconds=60)]
@@ -60,6 +85,11 @@ class IdleHardware:
             if age_s < WAIT_S:
                 continue
             resolved = topology.canonical(component)
+            incident, last_at = self._named.get(resolved, ("", at))
+            if incident and (at - last_at).total_seconds() <= FORGET_S:
+                del self._watched[host, component]
+                self._named[resolved] = (incident, at)
+                continue
             if _in_use(host, resolved, running, topology, at):
                 if age_s > GIVE_UP_S:
                     del self._watched[host, component]
@@ -69,11 +99,13 @@ class IdleHardware:
             mine = [each for each in facts if _about(each, resolved, topology)]
             diagnosis = decide(Case(now=at, fabric=name, job=None, observed=ordered(mine), topology=topology))
             if diagnosis is not None and diagnosis.culprits and diagnosis.confidence >= CONFIDENCE_MIN:
-                yield resolved, diagnosis
+                yield resolved, first.id, diagnosis
 
     def opened(self, verdict: Verdict) -> None:
         """Remember an incident, so that the same line read again does not open it anew."""
         self._known[verdict.incident] = None
+        if verdict.state is not VerdictState.RESOLVED:
+            self.named(verdict, verdict.published_at)
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
@@ -85,12 +117,24 @@ class IdleHardware:
         host = hosts.get(verdict.culprit.host or "")
         if host is not None:
             for each in host.events:
-                booted = isinstance(each.fact, Event) and each.fact.name is EventName.BOOT
-                if booted and each.received_at > verdict.detected_at:
+                if not isinstance(each.fact, Event) or each.fact.name is not EventName.BOOT:
+                    continue
+                began_at = min(each.received_at, each.fact.observed_at + timedelta(seconds=CLOCK_DOUBT_S))
+                if began_at > verdict.detected_at:  # not one that a collector read again from an old log
                     return "the host was rebooted"
-        if (at - verdict.published_at).total_seconds() > FORGET_S:
+        last_at = max(
+            (seen_at for name, seen_at in self._named.values() if name == verdict.incident), default=verdict.published_at
+        )
+        if (at - last_at).total_seconds() > FORGET_S:
             return "not seen again for a day"
         return ""
+
+
+def _host(component: ComponentId) -> str | None:
+    try:
+        return host_of(component)
+    except InvalidComponentId:
+        return None
 
 
 def _fatal(event: Event) -> bool:

@@ -111,6 +111,8 @@ class Incidents:
         for verdict in sorted(verdicts, key=lambda v: (v.incident, v.version)):
             newest[verdict.incident] = verdict
         for verdict in newest.values():
+            if verdict.job is not None:
+                self._idle.named(verdict, verdict.published_at)
             if verdict.state is VerdictState.RESOLVED:
                 self._idle.opened(verdict)
                 continue
@@ -188,6 +190,7 @@ class Incidents:
                 self._news.pop(name, None)
             if verdict is not None:
                 out.append(verdict)
+                self._idle.named(verdict, at)
         return out + self._judge_idle(at)
 
     def _judge_job(self, job: JobTimeline, at: datetime) -> Verdict | None:
@@ -300,8 +303,8 @@ class Incidents:
         idle = [verdict for verdict in self.open if verdict.job is None]
         over = [(verdict, self._idle.over(verdict, self._hosts, at)) for verdict in idle]
         out = [self._close(verdict, at, why) for verdict, why in over if why]
-        for component, diagnosis in self._idle.due(at, self.name, self.topology, self._hosts, self._jobs.values()):
-            incident = incident_id(self.name, None, component, diagnosis.fault_class, diagnosis.first_evidence_at)
+        for component, first_id, diagnosis in self._idle.due(at, self.name, self.topology, self._hosts, self._jobs.values()):
+            incident = incident_id(self.name, None, component, diagnosis.fault_class, first_id)
             if incident in self._open or self._idle.known(incident):
                 continue
             verdict = open_verdict(diagnosis, incident=incident, fabric=self.name, job=None, generation=0, at=at)
