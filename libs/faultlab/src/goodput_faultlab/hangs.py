@@ -2,8 +2,8 @@
 
 Each rank executes a program of collectives (tensor, expert, pipeline, data parallel) of a random layout. Its host issues
 operations in order, at most `ahead` before the oldest is finished: 1 is a loop that waits for each, 30 a host that runs
-ahead of its GPU as NCCL lets it. Its device executes them in order; a collective ends when all members have it at the head of
-their queue. Then some ranks break at a random point of their program and the rest goes on until nothing can move:
+ahead of its GPU as NCCL lets it. Its device executes them in order; a collective ends when all members have it at the head
+of their queue. Then some ranks break at a random point of their program and the rest goes on until nothing can move:
 
 * *host*: the rank issues nothing any more (a lock held, a frozen process); what it has issued still completes;
 * *device*: the GPU completes nothing any more while the host goes on issuing; the watchdog saw its last completion up to
