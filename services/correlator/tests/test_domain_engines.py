@@ -206,6 +206,24 @@ def test_one_killed_rank_that_takes_all_the_others_with_it_at_once_is_still_name
     assert verdict.confidence > 0.8
 
 
+def test_ranks_that_a_launcher_kills_to_restart_a_stalled_job_are_not_the_cause_of_the_stall(script: Script) -> None:
+    log = running(script)
+    log.stand(STALL_S, 40.2, step=log.last_step, joined={5: log.last_step * 4 + 2})
+    for rank in range(8):
+        log.event(
+            f"rank:j/{rank}",
+            EventName.PROCESS_EXITED,
+            40.3 + 0.3 * rank,
+            host=f"h{rank // 2}",
+            source="process",
+            pid=str(1000 + rank),
+            clean="false",
+        )
+    found = log.verdicts(50)
+    assert {verdict.culprit.component for verdict in found} == {"rank:j/5"}
+    assert FaultClass.PROCESS_DEAD not in {verdict.fault_class for verdict in found}
+
+
 def test_a_frozen_process_is_named_as_soon_as_the_collector_sees_it_stopped(script: Script) -> None:
     log = running(script)
     log.event("rank:j/4", EventName.PROCESS_STOPPED, STALL_S + 0.4, host="h2", source="process", pid="1004", state="T")

@@ -269,3 +269,29 @@ def _as_message(log: Any, each: Observed) -> msgspec.Struct:
         observed_to=each.observed_at,
         samples=(each.fact,),
     )
+
+
+def test_a_second_stall_at_the_same_step_of_the_same_generation_is_another_incident(script: Script) -> None:
+    """Ranks restarted in place, from a checkpoint, under the same generation: the same step is reached twice."""
+    log = a_log(script, "killed", recovers=False)
+    step = log.stall_step
+    for rank in range(8):
+        again = replace(log.log[rank], id=f"again/{rank}", received_at=log.log[rank].received_at + timedelta(seconds=41))
+        fact = msgspec.structs.replace(again.fact, pid=2000 + rank)
+        log.log.append(replace(again, fact=fact))
+    log.run(42, 48, first_step=step - 60)
+    log.stand(48, 60, step=step)
+    verdicts = log.verdicts(62)
+    chains = {v.id for v in verdicts}
+    assert len(chains) == 2
+    assert [v.version for v in verdicts if v.id == verdicts[0].id][-1] >= 2
+
+
+def test_an_open_verdict_of_a_job_that_nobody_speaks_of_is_closed_in_the_end(script: Script, start: datetime) -> None:
+    log = a_log(script, "xid", recovers=False)
+    said = log.verdicts(45)
+    after = Incidents(log.fabric)
+    after.restore(said, [], judged=start + timedelta(seconds=45))
+    verdicts = after.tick(start + timedelta(seconds=45 + 3700))
+    assert [v.state for v in verdicts] == [VerdictState.RESOLVED]
+    assert after.open == ()

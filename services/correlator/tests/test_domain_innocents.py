@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from goodput_common.contracts.telemetry import EventName
-from goodput_common.contracts.verdict import Verdict
+from goodput_common.contracts.verdict import ActionKind, Verdict
 
 Script = Callable[..., Any]
 SURE = 0.7
@@ -64,3 +64,29 @@ def test_two_frozen_ranks_are_joint_culprits(script: Script) -> None:
         )
     log.stand(25, 45, step=step, silent=(3, 6))
     assert named(log.verdicts(45)) == {"rank:j/3", "rank:j/6"}
+
+
+def test_a_flap_long_over_that_is_told_during_a_stall_is_not_its_cause(script: Script) -> None:
+    """The collector was cut off, or was started anew and read the kernel log again."""
+    log = script()
+    log.register()
+    step = log.run(1, 100)
+    log.event("nic:h1/rail0/1", EventName.LINK_DOWN, 20.0, host="h1", late_s=81.0)
+    log.event("nic:h1/rail0/1", EventName.LINK_UP, 21.0, host="h1", late_s=80.1)
+    log.stand(100, 125, step=step)
+    assert all(not v.culprits for v in log.verdicts(125))
+
+
+def test_a_loss_that_is_read_again_from_the_kernel_log_is_one_loss(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    for late_s in (0.05, 3.0, 5.0):
+        log.event("nic:h1/rail0/1", EventName.LINK_DOWN, 25.0, host="h1", late_s=late_s)
+        log.event("nic:h1/rail0/1", EventName.LINK_UP, 26.0, host="h1", late_s=late_s)
+    log.stand(25, 45, step=step)
+    found = log.verdicts(45)
+    assert found[-1].culprit.component == "link:nic:h1/rail0/1--port:leaf0/h1"
+    told = [e.event_id for v in found for e in v.evidence if "carrier of nic:h1/rail0/1 was lost" in e.why]
+    assert len(set(told)) == 1
+    assert found[-1].action.kind is ActionKind.REINIT_COMMUNICATORS

@@ -191,6 +191,10 @@ class Incidents:
             if verdict is not None:
                 out.append(verdict)
                 self._idle.named(verdict, at)
+        for verdict in self.open:  # of a job that was gone already when this process took over
+            gone = verdict.job is not None and verdict.job not in self._jobs
+            if gone and verdict.published_at < at - timedelta(seconds=JOB_FORGET_S):
+                out.append(self._close(verdict, at, "nobody speaks of the job any more"))
         return out + self._judge_idle(at)
 
     def _judge_job(self, job: JobTimeline, at: datetime) -> Verdict | None:

@@ -15,13 +15,23 @@ from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.blame import agreement
 from goodput_correlator.domain.case import Case, Observed
-from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, canonical, cite, events, ranks_on, symptoms_of
+from goodput_correlator.domain.clues import (
+    CLOCK_DOUBT_S,
+    EVIDENCE_PER_FINDING,
+    canonical,
+    cite,
+    events,
+    ranks_on,
+    symptoms_of,
+)
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "link_flap"
 DOWN_WORDS = frozenset({"down", "DOWN", "lowerlayerdown", "dormant", "Disabled", "Polling", "disconnected"})
 CARRIER_STATES = frozenset({"operstate", "state", "carrier", "phys_state"})
 SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within this
+SAME_MOMENT_S = 0.5  # a line that is read again has nearly the same time
+RETOLD_S = 2.0  # and comes at least this much later than it did first
 FLAPS_OFFLINE_MIN = 3  # losses in a log without a job that make a flapping link
 MOVED_ON_S = 4.0  # steps that end this long after the loss prove that the job goes on without the link
 
@@ -61,18 +71,44 @@ def _losses(case: Case) -> list[Losses]:
     for nic, seen in sorted(changes.items()):
         if case.topology.carries_traffic(nic) is False:
             continue
+        seen = sorted(_told_once(seen), key=lambda each: (_at(each), each.observed_at, each.id))
         downs = [each for each in seen if _is_down(each)]
         if not downs:
             continue
         ups = [each for each in seen if not _is_down(each)]
         distinct = _distinct(downs, ups, offline=case.offline)
-        newest = max(seen, key=lambda each: (each.received_at, each.observed_at, not _is_down(each), each.id))
+        newest = max(seen, key=lambda each: (_at(each), each.observed_at, not _is_down(each), each.id))
         down_now = _is_down(newest)
         told = tuple(each for each in states.get(nic, []) if isinstance(each.fact, State) and each.fact.value in DOWN_WORDS)
-        found.append(
-            Losses(nic, tuple(downs), tuple(ups), told, distinct, down_now, downs[0].received_at, downs[-1].received_at)
-        )
+        found.append(Losses(nic, tuple(downs), tuple(ups), told, distinct, down_now, _at(downs[0]), _at(downs[-1])))
     return found
+
+
+def _at(each: Observed) -> datetime:
+    """When it happened, by the broker's clock: no later than the broker heard of it, nor than the host's clock allows. A
+    collector that was cut off, or starts and reads the kernel log again, tells old losses late."""
+    fact = each.fact
+    said_at = (fact.last_at or fact.observed_at) if isinstance(fact, Event) else each.observed_at
+    return min(each.received_at, said_at + timedelta(seconds=CLOCK_DOUBT_S))
+
+
+def _told_once(seen: list[Observed]) -> list[Observed]:
+    """Without lines that a collector read again after it was killed: the same words of the same moment, heard anew."""
+    kept: list[Observed] = []
+    known: dict[tuple[str, EventName, str], list[Observed]] = {}
+    for each in seen:
+        assert isinstance(each.fact, Event)
+        same = known.setdefault((each.source, each.fact.name, each.fact.excerpt), [])
+        if any(_again(each, other) for other in same):
+            continue
+        same.append(each)
+        kept.append(each)
+    return kept
+
+
+def _again(each: Observed, other: Observed) -> bool:
+    heard_s = abs((each.received_at - other.received_at).total_seconds())
+    return heard_s > RETOLD_S and abs((each.observed_at - other.observed_at).total_seconds()) < SAME_MOMENT_S
 
 
 def _is_down(each: Observed) -> bool:
@@ -131,8 +167,8 @@ def _outage(losses: Losses) -> datetime:
     """When the loss that is under way, or was the last, began."""
     if not losses.down_now:
         return losses.last_at
-    up_at = losses.ups[-1].received_at if losses.ups else None
-    since = [each.received_at for each in losses.downs if up_at is None or each.received_at >= up_at]
+    up_at = _at(losses.ups[-1]) if losses.ups else None
+    since = [_at(each) for each in losses.downs if up_at is None or _at(each) >= up_at]
     return min(since, default=losses.last_at)
 
 

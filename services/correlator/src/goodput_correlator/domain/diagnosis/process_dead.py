@@ -26,6 +26,7 @@ CONSEQUENCE = re.compile(
 )
 TOGETHER_S = 1.2  # by the broker's clock: deaths closer than this have no order
 STOPPED_WITHIN_S = 6.0
+OUTLIVED_S = 2.5
 POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "15", "2", "1"})
 
 
@@ -121,8 +122,11 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         return ()
     if _stopped_as_a_whole(found, len(case.placement.ranks)):
         return ()
-    own = {rank: death for rank, death in found.items() if not death.consequence and not death.polite}
-    candidates = own or found
+    in_time = {rank: death for rank, death in found.items() if death.telling or not _outlived(case, rank)}
+    own = {rank: death for rank, death in in_time.items() if not death.consequence and not death.polite}
+    candidates = own or in_time
+    if not candidates:
+        return tuple(_finding(case, death, 0.2) for death in found.values())
     first = min(candidates.values(), key=lambda death: death.at.order)
     together = [d for d in candidates.values() if d.at.received_at <= first.at.received_at + timedelta(seconds=TOGETHER_S)]
     telling = [death for death in together if death.telling]
@@ -134,6 +138,16 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             score = 0.2  # it died of what killed another, or with it
         out.append(_finding(case, death, score))
     return tuple(out)
+
+
+def _outlived(case: Case, rank: int) -> bool:
+    """Whether the rank still reported when steps had long stood still: then it died of the stall (a watchdog, or a launcher
+    that restarts the job), and the stall not of its death - unless it had a reason of its own."""
+    report = case.progress.get(rank)
+    if case.offline or case.stalled_since is None or report is None:
+        return False
+    patience = timedelta(seconds=max(OUTLIVED_S, 2 * case.usual_step_s))
+    return report.received_at > case.stalled_since + patience
 
 
 def _stopped_as_a_whole(found: dict[int, Death], world: int) -> bool:
