@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
+
+_FILE_BYTES = 16 * 1024
 
 
 class ProcStat(NamedTuple):
@@ -16,10 +19,7 @@ class ProcStat(NamedTuple):
 
 def read_stat(proc: Path, pid: int) -> ProcStat | None:
     """None when there is no such process."""
-    try:
-        text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
+    text = _text(f"{proc}/{pid}/stat")
     # the name in parentheses may hold blanks and parentheses itself
     fields = text.rpartition(")")[2].split()
     try:
@@ -30,31 +30,31 @@ def read_stat(proc: Path, pid: int) -> ProcStat | None:
 
 def wchan(proc: Path, pid: int) -> str:
     """The kernel function that the main thread sleeps in; "" where it does not or the kernel will not say."""
-    try:
-        text = (proc / str(pid) / "wchan").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    text = _text(f"{proc}/{pid}/wchan").strip()
     return "" if text == "0" else text[:64]
 
 
 def is_frozen(proc: Path, cgroup: Path, pid: int) -> bool:
     """Is its control group frozen (v2: itself or an ancestor; v1: the freezer)?"""
-    try:
-        lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-    for line in lines:
+    for line in _text(f"{proc}/{pid}/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         relative = path.lstrip("/")
-        if controllers == "" and _says(cgroup / relative / "cgroup.events", "frozen 1"):
+        if controllers == "" and "frozen 1" in _text(f"{cgroup}/{relative}/cgroup.events"):
             return True
-        if "freezer" in controllers.split(",") and _says(cgroup / "freezer" / relative / "freezer.state", "FROZEN"):
+        if "freezer" in controllers.split(",") and "FROZEN" in _text(f"{cgroup}/freezer/{relative}/freezer.state"):
             return True
     return False
 
 
-def _says(path: Path, line: str) -> bool:
+def _text(path: str) -> str:
+    """A small file in one read, "" when it is not there: these are read many times a second."""
     try:
-        return line in path.read_text(encoding="utf-8").splitlines()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False
+        return ""
+    try:
+        return os.read(fd, _FILE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
