@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import ActionKind, Verdict
 
@@ -90,3 +92,41 @@ def test_a_loss_that_is_read_again_from_the_kernel_log_is_one_loss(script: Scrip
     told = [e.event_id for v in found for e in v.evidence if "carrier of nic:h1/rail0/1 was lost" in e.why]
     assert len(set(told)) == 1
     assert found[-1].action.kind is ActionKind.REINIT_COMMUNICATORS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "DistBackendError: NCCL communicator was aborted on rank 5.",
+        "SystemExit: 1",
+        "KeyboardInterrupt: ",
+        "FrameworkError: lost the ring, giving up",
+    ],
+)
+def test_what_a_peer_says_of_a_killed_rank_does_not_make_it_the_culprit(script: Script, words: str) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.event("rank:j/3", EventName.PROCESS_EXITED, 25.1, host="h1", source="process", pid="1003", clean="false")
+    log.exited(5, 25.6, clean=False, reason=words)
+    log.stand(25, 40, step=step, silent=(3, 5))
+    assert named(log.verdicts(40)) <= {"rank:j/3"}
+
+
+def test_a_program_error_is_named_although_the_launcher_kills_a_peer_in_the_same_second(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.exited(5, 25.1, clean=False, reason="ValueError: expected a batch of 4 samples, got 3")
+    log.event("rank:j/4", EventName.PROCESS_EXITED, 25.4, host="h2", source="process", pid="1004", clean="false")
+    log.stand(25, 40, step=step, silent=(4, 5))
+    assert named(log.verdicts(40)) == {"rank:j/5"}
+
+
+def test_a_rank_that_ends_itself_alone_is_named(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.exited(5, 25.1, clean=False, reason="SystemExit: 3")
+    log.stand(25, 40, step=step, silent=(5,))
+    assert named(log.verdicts(40)) == {"rank:j/5"}

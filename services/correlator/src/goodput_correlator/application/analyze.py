@@ -80,10 +80,6 @@ class Analyze:
         self._metrics.in_hand.labels(feed.consumer.stream).set(feed.bound.in_hand)
         if feed.subscription is None:
             return False
-        if feed.subscription.binds != feed.binds:
-            feed.binds = feed.subscription.binds
-            if feed.binds > 1:
-                self._settle()
         try:
             pending = await feed.subscription.pending()
         except BusError:

@@ -60,7 +60,6 @@ class Feed:
     consumer: Consumer
     bound: StreamBound = field(default_factory=StreamBound)
     subscription: Subscription | None = None
-    binds: int = 0
     binds_seen: int = 1
 
 

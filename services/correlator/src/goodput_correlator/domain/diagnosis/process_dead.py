@@ -21,9 +21,16 @@ from goodput_correlator.domain.finding import Finding
 ENGINE = "process_dead"
 CONSEQUENCE = re.compile(
     r"connection (?:closed|reset|refused)|reset by peer|closed by peer|broken pipe|remote process|timed? ?out|timeout"
-    r"|watchdog|socket|no route to host|unreachable|NCCL.*(?:system|remote) error",
+    r"|watchdog|socket|no route to host|unreachable|NCCL.*(?:system|remote) error|aborted|communicator|process ?group"
+    r"|Dist(?:Backend|Network|Store)Error",
     re.IGNORECASE,
 )
+ENDED = re.compile(r"SystemExit|KeyboardInterrupt|SIGTERM|SIGINT|SignalException|signal:? (?:15|2)\b")  # told to go
+# what the loss of a peer never raises
+OWN_FAULT = re.compile(
+    r"^(?:\w+\.)*(?:ValueError|TypeError|IndexError|AssertionError|ZeroDivisionError|FileNotFoundError|OutOfMemoryError)\b"
+)
+TEXT_ONLY_MAX = 0.6
 TOGETHER_S = 1.2  # by the broker's clock: deaths closer than this have no order
 STOPPED_WITHIN_S = 6.0
 OUTLIVED_S = 2.5
@@ -48,6 +55,10 @@ class Death:
         """It ended for a reason of its own: an exception, or a signal that nobody sends to end a job politely."""
         return not self.consequence and bool(self.reason or (self.signal and not self.polite))
 
+    @property
+    def wordless(self) -> bool:
+        return not (self.reason or self.signal)
+
 
 def deaths(case: Case) -> dict[int, Death]:
     """Every rank whose process is gone uncleanly, with what is known of it."""
@@ -66,9 +77,8 @@ def deaths(case: Case) -> dict[int, Death]:
         else:
             gone.setdefault(rank, []).append(left)
     found = {}
+    gone = {rank: seen for rank, seen in gone.items() if rank not in clean}
     for rank, seen in sorted(gone.items()):
-        if rank in clean:
-            continue
         ordered = tuple(sorted(seen, key=lambda each: each.order))
         reason = next((e.fact.reason for e in ordered if isinstance(e.fact, RankExited) and e.fact.reason), "")
         attrs = [e.fact.attrs for e in ordered if isinstance(e.fact, Event)]
@@ -78,7 +88,7 @@ def deaths(case: Case) -> dict[int, Death]:
             ordered,
             reason,
             signal,
-            bool(reason and CONSEQUENCE.search(reason)),
+            bool(CONSEQUENCE.search(reason) or (len(gone) > 1 and ENDED.search(reason))),
             signal in POLITE_SIGNALS and not reason,
         )
     return found
@@ -136,6 +146,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             score = 0.94 if len(together) == 1 or (len(telling) == 1 and death.telling) else 0.85 if death.telling else 0.5
         else:
             score = 0.2  # it died of what killed another, or with it
+        if death.reason and any(d.wordless for d in together) and not OWN_FAULT.search(death.reason):
+            score = min(score, TEXT_ONLY_MAX)  # a killed rank says nothing; what its peers say of that has many wordings
         out.append(_finding(case, death, score))
     return tuple(out)
 
