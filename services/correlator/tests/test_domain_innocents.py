@@ -130,3 +130,28 @@ def test_a_rank_that_ends_itself_alone_is_named(script: Script) -> None:
     log.exited(5, 25.1, clean=False, reason="SystemExit: 3")
     log.stand(25, 40, step=step, silent=(5,))
     assert named(log.verdicts(40)) == {"rank:j/5"}
+
+
+@pytest.mark.parametrize("left_behind", [(2, 3, 7), (5,)])
+def test_ranks_that_only_lack_the_end_of_the_last_collective_are_not_named_with_certainty(
+    script: Script, left_behind: tuple[int, ...]
+) -> None:
+    """No carrier is lost; a path in the fabric loses packets, and some ranks do not get the end of an operation."""
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    done = {rank: step * 4 + 3 for rank in range(8) if rank not in left_behind}
+    log.stand(25, 45, step=step, finished=done)
+    found = log.verdicts(45)
+    assert found
+    assert named(found) == set()
+    assert len(left_behind) == 1 or all(not v.culprits for v in found)
+
+
+def test_a_link_that_went_down_under_them_is_named_although_some_finished_the_collective(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.event("nic:h1/rail0/1", EventName.LINK_DOWN, 25.0, host="h1", source="netlink", by="netlink")
+    log.stand(25, 45, step=step, finished=dict.fromkeys((0, 1, 4, 5, 6), step * 4 + 3))
+    assert named(log.verdicts(45)) == {"link:nic:h1/rail0/1--port:leaf0/h1"}

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from goodput_correlator.domain.standing import OpKey, Standing, Standings
 from goodput_correlator.domain.waits import Question, WaitGraph, ask_all
 
+ONE_BEHIND_LIVE = 0.65  # a single rank that alone has not finished the last operation: its device, or the path to it
+
 
 class RootKind(enum.StrEnum):
     NOT_JOINED = "not_joined"
@@ -81,7 +83,7 @@ def find_roots(all_of: Standings) -> Blame:
     roots: dict[int, Root] = {**_not_joined(all_of, questions, graph, {**mismatched, **behind}), **mismatched, **behind}
     absent = _absent(all_of, graph, roots)
     sources = roots.keys() | absent.keys()
-    inside = _inside(questions, sources)
+    inside = _inside(all_of, questions, sources)
     for each in inside:
         sources = sources | set(each.ranks)
     waits_for = graph.follow(sources)
@@ -106,10 +108,12 @@ def _behind(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int,
         lag = ahead - key.seq + 1
         if lag < 2 and len(question.inside) > len(question.done):
             continue  # the last operation ended for a few only: what lies between them may be torn
+        if all_of.live and lag < 2 and len(question.inside) > 1:
+            continue  # the network may have lost its last packets to several at once: held inside, and not at fault
         for rank in question.inside:
             before = found.get(rank)
             if before is None or lag > before.lag:
-                certainty = 0.92 if lag >= 2 else 0.8
+                certainty = 0.92 if lag >= 2 else ONE_BEHIND_LIVE if all_of.live else 0.8
                 detail = f"{len(question.done)} of {len(all_of.members.get(key.group, ()))} members have finished it"
                 found[rank] = Root(
                     rank, RootKind.BEHIND, certainty, key, question.op, tuple(question.done), lag, detail=detail
@@ -258,12 +262,17 @@ def _absence(rank: int, certainty: float, question: Question) -> Root:
     )
 
 
-def _inside(questions: Mapping[OpKey, Question], sources: Iterable[int]) -> tuple[Inside, ...]:
-    """Operations that all members are in, with nothing older open, and that still do not end."""
+def _inside(all_of: Standings, questions: Mapping[OpKey, Question], sources: Iterable[int]) -> tuple[Inside, ...]:
+    """Operations that all members have joined, with nothing older open, and that do not end (live: for several of them)."""
     known = set(sources)
     found = []
     for key, question in sorted(questions.items()):
-        if question.blockers or question.done or len(question.inside) < 2 or known & set(question.inside):
+        if (
+            question.blockers
+            or (question.done and not all_of.live)
+            or len(question.inside) < 2
+            or known & set(question.inside)
+        ):
             continue
         found.append(Inside(key, question.op, tuple(sorted(question.inside))))
     return tuple(found)

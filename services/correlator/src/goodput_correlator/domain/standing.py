@@ -103,6 +103,7 @@ class Standings:
     names: Mapping[str, str]  # group -> what a person calls it
     known: Mapping[int, Standing] = field(default_factory=dict)
     history: Mapping[int, FlightRecorderDump] = field(default_factory=dict)
+    live: bool = False  # of a job that stands still now; dumps that are read later were taken once all had given up
 
     @property
     def absent(self) -> frozenset[int]:
@@ -132,7 +133,7 @@ def standings(case: Case) -> Standings:
     _infer_members(usable.values(), members, world)
     known = {rank: _standing(rank, seen, members) for rank, seen in sorted(usable.items())}
     history = {rank: seen.fact for rank, seen in usable.items() if isinstance(seen.fact, FlightRecorderDump)}
-    return Standings(world, members, names, known, history)
+    return Standings(world, members, names, known, history, live=not case.offline and case.stalled_since is not None)
 
 
 def _usable_dump(case: Case, seen: Observed) -> bool:
