@@ -66,7 +66,7 @@ def main(args: list[str]) -> int:
     try:
         enter_namespaces(pid=pid)
     except OSError as error:
-        print(f"cannot make namespaces: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return REFUSED
     if not pid:
         os.execvp(command[0], command)
