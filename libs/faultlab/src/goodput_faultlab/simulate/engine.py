@@ -18,7 +18,6 @@ import msgspec
 
 from goodput_common.bus.ports import Message
 from goodput_common.contracts import ids, subjects
-from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.recovery import (
     AgentCommand,
     AgentCommandKind,
@@ -29,13 +28,14 @@ from goodput_common.contracts.recovery import (
 )
 from goodput_common.contracts.registry import BY_STRUCT
 from goodput_common.contracts.telemetry import Source
-from goodput_common.contracts.verdict import ActionKind, FaultClass
+from goodput_common.contracts.verdict import FaultClass
 from goodput_faultlab.ledger import LedgerEntry
 from goodput_faultlab.simulate import faults, lines
 from goodput_faultlab.simulate.clockwork import Clockwork, Outgoing
 from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.faults.link import RETRIES_LAST_S
-from goodput_faultlab.simulate.faults.model import MOVES_AWAY, RESTARTS_PROCESSES, Exit, Fault
+from goodput_faultlab.simulate.faults.model import Exit, Fault
+from goodput_faultlab.simulate.launcher import Launcher, Reaction
 from goodput_faultlab.simulate.noise import Background, Noise
 from goodput_faultlab.simulate.processes import Processes
 from goodput_faultlab.simulate.spec import SimulationSpec
@@ -67,15 +67,6 @@ class Idle:
         return f"{self.gpus} GPUs idle for {self.seconds:.1f} s{redone} = {self.gpu_hours:.2f} GPU-hours"
 
 
-@dataclass(frozen=True, slots=True)
-class Reaction:
-    """What the launcher does about an action: when it is done, and whether steps will move again after it."""
-
-    at: datetime
-    cures: bool
-    what: str
-
-
 class Simulation:
     """See the module. `now` is simulated true time; `ledger` the truth, complete from the start."""
 
@@ -87,7 +78,6 @@ class Simulation:
         self._training = Training(spec, self._clockwork, self._collectors, self._blocking, self._watchdogs_bark)
         self._processes = Processes(self._training, self._clockwork, self._collectors)
         self._noise = Noise(spec, self._clockwork, self._collectors, lambda: not self._training.stalled)
-        self._spares = list(spec.spares)
         self._plans: dict[str, Reaction | None] = {}
         self._replies: dict[str, AgentReply] = {}
         self._tokens: dict[int, int] = {}
@@ -96,6 +86,7 @@ class Simulation:
             for number, each in enumerate(spec.faults)
         ]
         self._ledger = [self._entry(number, fault) for number, fault in enumerate(self._faults)]
+        self._launcher = Launcher(spec, self._clockwork, self._training, self._faults, self._note_cleared)
         self._broken: set[int] = set()  # link faults whose connections are past retrying
         self._schedule()
 
@@ -184,7 +175,7 @@ class Simulation:
             return self._plans[update.plan]
         if len(self._plans) >= PLANS_KEPT:
             self._plans.pop(next(iter(self._plans)))
-        reaction = self._react(update.action, update.target)
+        reaction = self._launcher.react(update.action, update.target)
         self._plans[update.plan] = reaction
         return reaction
 
@@ -356,74 +347,3 @@ class Simulation:
             after(at_s, partial(self._collectors.add, place.host, Source.JOB_LOG, said))
             after(at_s + 1.0, partial(self._end_process, place.rank, WATCHDOG_ERROR))
             after(at_s + 1.2, partial(self._collectors.add, place.host, Source.KERNEL_LOG, torn))
-
-    # ------------------------------------------------------------------------------------------------- recovery
-
-    def _react(self, kind: ActionKind, target: ComponentId | None) -> Reaction | None:
-        takes = self.spec.recovery
-        after_s = {
-            ActionKind.REINIT_COMMUNICATORS: takes.reinit_s,
-            ActionKind.EXCLUDE_NIC: takes.reinit_s,
-            ActionKind.ISOLATE_LINK: takes.reinit_s,
-            ActionKind.RESTART_RANK: takes.restart_rank_s,
-            ActionKind.RESTART_JOB: takes.restart_job_s,
-            ActionKind.RESET_GPU: takes.restart_job_s,
-            ActionKind.SWAP_NODE: takes.swap_node_s,
-            ActionKind.DRAIN_AND_RESUME: takes.drain_s,
-            ActionKind.CORDON_AT_CHECKPOINT: takes.drain_s,
-        }.get(kind)
-        if after_s is None:  # observe, hand to a person
-            return None
-        at = self.now + timedelta(seconds=after_s)
-        uncured = [fault for fault in self._blocking() if not self._cures(kind, target, fault, at)]
-        self._clockwork.at(at, lambda: self._carry_out(kind, target))
-        named = f"{kind.value} {target or ''}".strip()
-        if uncured:
-            why = "; there is no spare host left" if kind in MOVES_AWAY and not self._spares else ""
-            return Reaction(at, False, f"{named}: {', '.join(fault.note for fault in uncured)} remains{why}")
-        return Reaction(at, True, f"{named}: steps resume")
-
-    def _cures(self, kind: ActionKind, target: ComponentId | None, fault: Fault, at: datetime) -> bool:
-        """Whether `fault` no longer stands in the way once the action is done."""
-        if kind in MOVES_AWAY and not self._spares and fault.host is not None and fault.fault_class in _STAYS_WITH_HOST:
-            return False
-        if fault.outages and kind in _NEW_CONNECTIONS:
-            since = (at - self.spec.start).total_seconds() - fault.spec.at_s
-            if all(up <= since for _, up in fault.outages):
-                return True  # the link is back for good: new connections are all it takes
-        return fault.cured_by(kind, target)
-
-    def _carry_out(self, kind: ActionKind, target: ComponentId | None) -> None:
-        training = self._training
-        for number, fault in enumerate(self._faults):
-            if fault.active and self._cures(kind, target, fault, self.now):
-                fault.active = False
-                self._note_cleared(number)
-        new_processes = kind in RESTARTS_PROCESSES or kind in (ActionKind.RESET_GPU, ActionKind.CORDON_AT_CHECKPOINT)
-        if kind is ActionKind.RESTART_RANK and not self._blocking():
-            new_processes = True
-        if not new_processes and (self._blocking() or training.gone):
-            return  # communicators cannot be made while somebody is missing: the job stands as before
-        hosts = training.layout.hosts
-        if kind in MOVES_AWAY and self._spares:
-            hosts = self._with_spare(hosts, target)
-        checkpoint = kind in (ActionKind.RESTART_JOB, ActionKind.DRAIN_AND_RESUME, ActionKind.RESET_GPU)
-        training.restart(hosts, new_processes=new_processes, from_memory=not checkpoint)
-        for fault in self._blocking():
-            training.silent |= fault.silent
-
-    def _with_spare(self, hosts: tuple[str, ...], target: ComponentId | None) -> tuple[str, ...]:
-        """The hosts with the target's one replaced by a spare; as they are when the target is on none of them."""
-        if target is None:
-            return hosts
-        out = self.spec.fabric.hosts_behind(target)
-        if target.startswith("rank:"):
-            out = (self._training.layout.places[ids.rank_of(target)[1]].host,)
-        leaving = next((host for host in out if host in hosts), None) if len(out) == 1 else None
-        if leaving is None:
-            return hosts
-        return tuple(self._spares.pop(0) if host == leaving else host for host in hosts)
-
-
-_NEW_CONNECTIONS = RESTARTS_PROCESSES | {ActionKind.REINIT_COMMUNICATORS, ActionKind.RESTART_RANK}
-_STAYS_WITH_HOST = frozenset({FaultClass.GPU_OFF_BUS, FaultClass.GPU_MEMORY, FaultClass.NVLINK, FaultClass.LINK_FLAP})
