@@ -18,7 +18,7 @@ from goodput_faultlab.lab.forkserver import StartRank
 from goodput_faultlab.lab.plan import LabPlan, rail_device
 from goodput_faultlab.lab.trainer import TrainerSpec
 
-FIRST_PORT = 29_500
+FIRST_PORT = 29_500  # rendezvous ports stay below the ephemeral ones
 KILLED_WITHIN_S = 10.0
 
 
@@ -153,7 +153,7 @@ class Job:
             "WORLD_SIZE": str(plan.world_size),
             "LOCAL_RANK": str(local_rank),
             "MASTER_ADDR": plan.host(self._hosts[0]).rail_address(0),
-            "MASTER_PORT": str(FIRST_PORT + (self._number % 500) * 8 + self.generation % 8),
+            "MASTER_PORT": str(FIRST_PORT + (self._number % 400) * 8 + self.generation % 8),
             "GLOO_SOCKET_IFNAME": ",".join(rail_device(rail) for rail in range(plan.rails)),
         }
         spec = TrainerSpec(
