@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import VerdictState
+from goodput_correlator.domain.timeline import START_UP_S
 
 Script = Callable[..., Any]
 
@@ -50,3 +52,38 @@ def test_a_second_hang_at_the_same_step_is_an_incident_of_its_own(script: Script
     found = first.verdicts(92)
     assert [v.version for v in found if v.state is VerdictState.OPEN] == [1, 1]
     assert len({v.incident for v in found}) == 2
+
+
+def a_start(script: Script, to_s: float, **stand: Any) -> Any:
+    """All ranks register and report, and no step is ever finished."""
+    log = script()
+    log.register()
+    for second in range(1, int(to_s)):
+        for rank in range(8):
+            late = rank in stand.get("late", ())
+            log.progress(rank, second + 0.05 * rank, step=-1, age_s=0, joined=0 if late else 1, finished=0, **stand["says"])
+    return log
+
+
+def test_a_hang_before_the_first_step_is_judged_once_a_start_takes_too_long(script: Script) -> None:
+    log = a_start(script, 150, late=(5,), says={"phase": "gradients"})
+    found = log.verdicts(150)
+    assert found
+    assert found[0].published_at >= log.log[0].received_at + timedelta(seconds=START_UP_S)
+    assert all([c.component for c in v.culprits] == ["rank:j/5"] for v in found)
+
+
+def test_a_start_that_says_it_compiles_is_waited_for(script: Script) -> None:
+    assert a_start(script, 150, late=(5,), says={"phase": "compile"}).verdicts(150) == []
+
+
+def test_nothing_is_named_early_in_a_start(script: Script) -> None:
+    log = a_start(script, 60, says={"phase": "forward"})
+    log.event("nic:h1/rail0/1", EventName.LINK_DOWN, 20.0, host="h1", source="netlink", by="netlink")
+    assert log.verdicts(60) == []
+
+
+def test_a_job_of_which_not_all_ranks_have_come_is_not_judged(script: Script) -> None:
+    log = a_start(script, 200, late=(5,), says={"phase": "forward"})
+    log.log = [each for each in log.log if each.fact.rank != 7]
+    assert log.verdicts(200) == []

@@ -201,18 +201,18 @@ class Incidents:
         previous = self._open.get(self._of_job.get(job.job, ""))
         if previous is not None and (why := self._over(job, previous, at)):
             return self._close(previous, at, why)
-        moved_at = job.moved_at
-        if moved_at is None or job.ended or job.paused(at):
+        since = job.waiting_since
+        if since is None or job.ended or job.paused(at):
             return None
         dead = self._has_deaths(job)
-        stood_s = (at - moved_at).total_seconds() if dead else job.stood_s(at)
+        stood_s = (at - since).total_seconds() if dead else job.stood_s(at)
         if stood_s < job.decisive_after_s(at) or not (job.reporting(at) or dead):
             return None
         if job.ending and not dead and stood_s < ENDING_S:
             return None
         if previous is not None and not self._worth_another_look(job, at):
             return None
-        diagnosis = decide(self._case(job, at, moved_at))
+        diagnosis = decide(self._case(job, at, since))
         if diagnosis is None or not (diagnosis.culprits or job.reporting(at)):
             return None  # nobody is left to wait: the job was ended
         return self._say(job, previous, diagnosis, stood_s, at)

@@ -21,6 +21,7 @@ STALL_S_MIN = 2.5  # steps that stand still for less are no stall, whatever the 
 STALL_S_MAX = 180.0
 STALL_DECISIVE_S_MIN = 1.0  # with hard evidence at hand, this much standing still is enough
 START_UP_S = 120.0  # patience before the second step: compilation, data loading
+FIRST_STEP_S_MAX = 900.0  # and while a rank says that it compiles (or the like), before the first
 PAUSE_S = 60.0  # while a rank says that it writes a checkpoint (or evaluates), patience is this long
 RESUME_GAP_S = 1.0  # steps further apart than this (and than usual) have stood still in between
 HEARD_S = 3.5  # a rank heard within this is "reporting"
@@ -196,6 +197,17 @@ class JobTimeline:
         known = [t.registered for t in self.ranks.values() if isinstance(t.registered.fact, RankRegistered)]
         return max((each.received_at for each in known), default=None)
 
+    @property
+    def started_at(self) -> datetime | None:
+        """Since when a step can be expected: all ranks are there. None before."""
+        there = self.world_size > 0 and len(self.ranks) >= self.world_size
+        return self.registered_at if there else None
+
+    @property
+    def waiting_since(self) -> datetime | None:
+        """Since when its next step is waited for: the end of the last, or, before the first, when all ranks were there."""
+        return self.moved_at if self.moved_at is not None else self.started_at
+
     def reporting(self, now: datetime) -> list[int]:
         limit = now - timedelta(seconds=HEARD_S)
         return [rank for rank, t in self.ranks.items() if t.last is not None and t.last.received_at >= limit]
@@ -206,21 +218,24 @@ class JobTimeline:
 
     def stood_s(self, now: datetime) -> float:
         """How long steps are *shown* to stand still: up to the newest report. Silence of everybody shows nothing."""
-        if self.moved_at is None:
+        since = self.waiting_since
+        if since is None:
             return 0.0
-        newest = max((t.last.received_at for t in self.ranks.values() if t.last is not None), default=self.moved_at)
-        return (min(newest, now) - self.moved_at).total_seconds()
+        newest = max((t.last.received_at for t in self.ranks.values() if t.last is not None), default=since)
+        return (min(newest, now) - since).total_seconds()
 
     def stall_after_s(self, now: datetime) -> float:
         """How long steps may stand still before that alone is a stall: learned from the job's own pauses."""
         steps = sum(gap[3] for gap in self._gaps)
         if steps < 2:
-            return START_UP_S
+            return FIRST_STEP_S_MAX if self.moved_at is None and self._in_long_phase(now) else START_UP_S
         usual_s = min(STALL_S_MAX, max(STALL_S_MIN, 5 * self.usual_step_s, 1.5 * self.habit_gap_s))
         return max(PAUSE_S, usual_s) if self._in_long_phase(now) else usual_s
 
     def decisive_after_s(self, now: datetime) -> float:
-        """The same when hard evidence is at hand."""
+        """The same when hard evidence is at hand. Before the first step nothing is known to stand still."""
+        if self.moved_at is None:
+            return self.stall_after_s(now)
         return max(STALL_DECISIVE_S_MIN, 3 * self.usual_step_s)
 
     def _in_long_phase(self, now: datetime) -> bool:
