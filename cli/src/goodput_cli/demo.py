@@ -31,6 +31,7 @@ from goodput_faultlab.simulate import Reaction, Simulation
 from goodput_faultlab.simulate.scenarios import SCENARIOS, UnknownScenario
 from goodput_faultlab.stack import Stack, StackError
 
+START_S = 1.0  # for the subscriptions
 FAULT_AT_S = 12.0
 PLAY_S_MAX = 120.0
 
@@ -50,7 +51,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="goodput-demo-", ignore_cleanup_errors=True) as temporary:
         directory = keep or Path(temporary)
         try:
-            result = asyncio.run(_demo(scenario, seed, hosts, directory, quiet=as_json))
+            result = asyncio.run(_demo(scenario, seed, hosts, directory, quiet=as_json, keep=keep is not None))
         except (StackError, BusError) as error:
             raise Failure(f"{error}\nlogs are in {directory / 'logs'}; keep them with --keep FOLDER") from error
     if as_json:
@@ -91,7 +92,7 @@ class _Teller:
             self.tell(f"recovery {message.state}: {message.action} {message.target or ''} - {message.reason}", style)
 
 
-async def _demo(name: str, seed: int, hosts: int, directory: Path, *, quiet: bool) -> dict[str, Any]:
+async def _demo(name: str, seed: int, hosts: int, directory: Path, *, quiet: bool, keep: bool) -> dict[str, Any]:
     teller = _Teller(quiet)
     stack = Stack(directory, on_progress=lambda text: teller.tell(text, "dim"))
     await stack.start()
@@ -99,7 +100,7 @@ async def _demo(name: str, seed: int, hosts: int, directory: Path, *, quiet: boo
         bus = await JetStreamBus.connect(stack.nats.url, name="demo")
         try:
             await provision(bus)
-            return await _play(bus, name, seed, hosts, directory, stack, teller)
+            return await _play(bus, name, seed, hosts, directory, stack, teller, keep=keep)
         finally:
             await bus.close()
     finally:
@@ -107,17 +108,15 @@ async def _demo(name: str, seed: int, hosts: int, directory: Path, *, quiet: boo
 
 
 async def _play(
-    bus: JetStreamBus, name: str, seed: int, hosts: int, directory: Path, stack: Stack, teller: _Teller
+    bus: JetStreamBus, name: str, seed: int, hosts: int, directory: Path, stack: Stack, teller: _Teller, *, keep: bool
 ) -> dict[str, Any]:
-    start = datetime.now(UTC)
+    start = datetime.now(UTC) + timedelta(seconds=START_S)
     job = f"demo-{start:%H%M%S}"
     simulation = Simulation(live_spec(name, job=job, start=start, fault_at_s=FAULT_AT_S, hosts=hosts), seed)
     ledger = Ledger(directory / "ledger.jsonl")
     for entry in (*simulation.ledger, *simulation.background):
         ledger.write(entry)
     run = LiveRun(bus, simulation, SystemClock(), heard=teller.heard)
-    recorded = asyncio.Event()
-    recorder = asyncio.create_task(_record(stack.nats.url, directory / "recording.jsonl", recorded), name="recorder")
     await run.start()
     teller.begin()
     teller.tell(f"{hosts} hosts, {simulation.idle.gpus} GPUs: job {job} starts training (simulated)")
@@ -131,19 +130,19 @@ async def _play(
     finally:
         watch.cancel()
         await run.stop()
-        recorded.set()
-        for ended in await asyncio.gather(watch, recorder, return_exceptions=True):
-            if isinstance(ended, Exception):
-                err.print(
-                    f"a part of the demo failed, the result does not hang on it: {ended!r}", style="yellow", markup=False
-                )
+        await asyncio.gather(watch, return_exceptions=True)
+    if keep:
+        teller.tell(f"writing the recording to {directory / 'recording.jsonl'}", "dim")
+        await _record(stack.nats.url, directory / "recording.jsonl")
     return _result(name, seed, run, simulation, teller)
 
 
-async def _record(url: str, path: Path, until: asyncio.Event) -> None:
-    """The run's messages from the first on, for `goodput replay`."""
+async def _record(url: str, path: Path) -> None:
+    """All messages of the run, for `goodput replay`."""
     streams = ("TOPOLOGY", "TELEMETRY", "JOB")
-    await record(url, path, streams, start=dict.fromkeys(streams, 1), until=until)
+    everything = asyncio.Event()
+    everything.set()  # what is stored by now, and then no more
+    await record(url, path, streams, start=dict.fromkeys(streams, 1), until=everything)
 
 
 async def _watch(simulation: Simulation, teller: _Teller) -> None:

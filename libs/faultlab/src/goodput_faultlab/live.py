@@ -7,6 +7,7 @@ job-level action, the simulated job does what a real launcher would do. Everythi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -23,7 +24,8 @@ from goodput_common.runtime.logs import get_logger
 from goodput_faultlab.simulate import Outgoing, Reaction, Simulation, SimulationSpec, scenario
 
 TICK_S = 0.1
-PUBLISHING_AT_ONCE = 200
+PUBLISHING_AT_ONCE = 64
+WAITING_MAX = 4096  # messages that are due and not yet published: beyond it simulated time waits for the bus
 PUBLISH_AGAIN_S = 0.5
 ENDED = frozenset({PlanState.RECOVERED, PlanState.FAILED, PlanState.REFUSED, PlanState.VETOED})
 
@@ -53,7 +55,8 @@ class LiveRun:
     updates: dict[tuple[str, PlanState], RecoveryUpdate] = field(default_factory=dict)
     published: list[Outgoing] = field(default_factory=list)
     _subscriptions: list[Subscription] = field(default_factory=list)
-    _in_flight: set[asyncio.Task[None]] = field(default_factory=set)
+    _due: asyncio.Queue[Outgoing] = field(default_factory=lambda: asyncio.Queue(WAITING_MAX))
+    _publishers: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
         """Listen for verdicts and recovery, and let the simulated ranks answer commands."""
@@ -67,6 +70,9 @@ class LiveRun:
             )
             self._subscriptions.append(await (self.listen_on or self.bus).consume(consumer, self._hear))
         self._subscriptions.append(await (self.answer_on or self.bus).serve(subjects.agents_of(fabric, job), self._answer))
+        self._publishers = [
+            asyncio.create_task(self._publish_due(), name=f"live publisher {n}") for n in range(PUBLISHING_AT_ONCE)
+        ]
 
     async def play(self, done: Callable[[], bool], *, timeout_s: float) -> bool:
         """Publish the simulation in real time until `done()`, at most `timeout_s`. True when `done()` held."""
@@ -75,20 +81,17 @@ class LiveRun:
             if self.clock.monotonic_s() > deadline:
                 return False
             for outgoing in self.simulation.advance(self.clock.now()):
-                while len(self._in_flight) >= PUBLISHING_AT_ONCE:
-                    await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
-                task = asyncio.create_task(self._publish(outgoing), name=f"publish {outgoing.id}")
-                self._in_flight.add(task)
-                task.add_done_callback(self._in_flight.discard)
+                await self._due.put(outgoing)
             await self.clock.sleep(TICK_S)
         return True
 
     async def stop(self) -> None:
         """Wait for what is still being published, stop listening."""
-        if self._in_flight:
-            await asyncio.wait(self._in_flight, timeout=30)
-        for task in list(self._in_flight):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._due.join(), 30)
+        for task in self._publishers:
             task.cancel()
+        await asyncio.gather(*self._publishers, return_exceptions=True)
         for subscription in self._subscriptions:
             await subscription.drain()
 
@@ -112,6 +115,14 @@ class LiveRun:
             and all(verdict.state is VerdictState.RESOLVED for verdict in newest.values())
             and any(state in ENDED for state in last.values())
         )
+
+    async def _publish_due(self) -> None:
+        while True:
+            outgoing = await self._due.get()
+            try:
+                await self._publish(outgoing)
+            finally:
+                self._due.task_done()
 
     async def _publish(self, outgoing: Outgoing) -> None:
         """Until the bus has it: a real host would keep it in its spool."""
