@@ -12,6 +12,7 @@ import pytest
 
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import VerdictState
+from goodput_correlator.domain.incidents import JOB_FORGET_S, Incidents
 from goodput_correlator.domain.timeline import START_UP_S
 
 Script = Callable[..., Any]
@@ -87,3 +88,37 @@ def test_a_job_of_which_not_all_ranks_have_come_is_not_judged(script: Script) ->
     log = a_start(script, 200, late=(5,), says={"phase": "forward"})
     log.log = [each for each in log.log if each.fact.rank != 7]
     assert log.verdicts(200) == []
+
+
+def an_open_incident(script: Script) -> tuple[Any, Any, Any]:
+    """(log, its only verdict, the moment up to which it was judged)"""
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.stand(25, 40, step=step, silent=(4,))
+    found = log.verdicts(40)
+    assert [v.state for v in found] == [VerdictState.OPEN]
+    return log, found[0], log.log[0].received_at + timedelta(seconds=40)
+
+
+def test_an_open_verdict_whose_job_does_not_come_back_after_a_restart_is_closed_in_the_end(script: Script) -> None:
+    log, verdict, at = an_open_incident(script)
+    after = Incidents(log.fabric)
+    after.restore([verdict], [], judged=at)
+    assert after.tick(at + timedelta(seconds=60)) == []
+    (closed,) = after.tick(at + timedelta(seconds=JOB_FORGET_S + 60))
+    assert (closed.state, closed.version) == (VerdictState.RESOLVED, 2)
+    assert after.open == ()
+
+
+def test_a_restart_that_finds_only_old_registrations_leaves_the_incident_open(script: Script) -> None:
+    log, verdict, at = an_open_incident(script)
+    old = [
+        replace(each, received_at=each.received_at - timedelta(seconds=2 * JOB_FORGET_S))
+        for each in log.log
+        if each.id.startswith("reg/")
+    ]
+    after = Incidents(log.fabric)
+    after.restore([verdict], old, judged=at)
+    assert after.tick(at + timedelta(seconds=60)) == []
+    assert after.open == (verdict,)

@@ -128,7 +128,10 @@ class Incidents:
             self._fold(self._judged, old_too=True)
             for name in self._of_job:
                 if name in self._jobs:
-                    self._jobs[name].learning = False
+                    job = self._jobs[name]
+                    job.learning = False
+                    # only its old registrations may have been restored: that is no silence of the job
+                    job.heard_at = max(job.heard_at or self._judged, self._judged)
 
     # ------------------------------------------------------------------------------------------------- reading
 
