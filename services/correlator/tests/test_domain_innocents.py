@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from goodput_common.contracts.job import GroupProgress
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import ActionKind, Verdict
 
@@ -155,3 +156,20 @@ def test_a_link_that_went_down_under_them_is_named_although_some_finished_the_co
     log.event("nic:h1/rail0/1", EventName.LINK_DOWN, 25.0, host="h1", source="netlink", by="netlink")
     log.stand(25, 45, step=step, finished=dict.fromkeys((0, 1, 4, 5, 6), step * 4 + 3))
     assert named(log.verdicts(45)) == {"link:nic:h1/rail0/1--port:leaf0/h1"}
+
+
+def test_a_rank_held_up_in_a_group_with_the_dead_one_is_not_taken_for_a_device_that_has_not_begun(script: Script) -> None:
+    """Its counts of another group show an operation that its peers' devices have started and its own has not."""
+
+    def counts(group: str, ranks: tuple[int, ...], joined: int, started: int) -> GroupProgress:
+        return GroupProgress(group=group, ranks=ranks, last_enqueued=joined, last_started=started, last_completed=joined - 1)
+
+    data = (0, 2, 4, 6)
+    extra = {rank: (counts("data", data, 9, 8 if rank == 2 else 9),) for rank in data}
+    extra[2] = (counts("pair", (2, 3), 5, 5), *extra[2])
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.event("rank:j/3", EventName.PROCESS_EXITED, 25.1, host="h1", source="process", pid="1003", clean="false")
+    log.stand(25, 40, step=step, silent=(3,), joined=dict.fromkeys(range(8), step * 4 + 2), extra=extra)
+    assert named(log.verdicts(40)) == {"rank:j/3"}

@@ -99,7 +99,7 @@ def _behind(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int,
     for key, question in questions.items():
         if key.p2p or not question.synchronising:
             continue
-        _not_started(question, found)
+        _not_started(all_of, question, found)
         if not question.done:
             continue
         if question.not_joined:
@@ -121,7 +121,7 @@ def _behind(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int,
     return found
 
 
-def _not_started(question: Question, found: dict[int, Root]) -> None:
+def _not_started(all_of: Standings, question: Question, found: dict[int, Root]) -> None:
     """Members whose device has not begun what the devices of all others have, with nothing older in its way."""
     if question.blockers or question.done or len(question.running) < 2:
         return
@@ -129,6 +129,9 @@ def _not_started(question: Question, found: dict[int, Root]) -> None:
         return
     detail = f"the devices of {len(question.running)} members have started it, its own has not"
     for rank in question.queued:
+        standing = all_of.known[rank]
+        if not standing.ordered and any(each.key != question.key for each in standing.pending):
+            continue  # counts do not say what came first: it may be held up by what it has open in another group
         found.setdefault(
             rank,
             Root(rank, RootKind.BEHIND, 0.85, question.key, question.op, tuple(question.running), lag=1, detail=detail),
