@@ -1,9 +1,9 @@
 """How fast the correlator takes messages in, and how long it needs from the decisive message to the verdict on the bus.
 
 Ingest: a backlog of rank reports and telemetry batches (8 samples each) lies in an embedded NATS; a correlator process works
-it off into an embedded Postgres (fsync on). Timed from the first stored fact to the last by the correlator's own counter.
-The floor beside it is what the same machine does with a bare loop: the same rows by the same statement, no bus, no
-diagnosis.
+it off into an embedded Postgres (fsync on). Timed from the first stored fact to the last by the correlator's own counter;
+its processor time beside it does not depend on what else the machine does. The floor is a bare loop: the same rows by the
+same statement, no bus, no diagnosis.
 
 Verdict: jobs that have stood still for a while, too short to be called a stall; then the Xid that decides. Timed from before
 the publication of that message to the arrival of the verdict at another client. The floor of each is the grid: the next
@@ -55,8 +55,9 @@ SAMPLES = 8
 PORT = 18099
 GROUP = 256  # the correlator's largest group
 IN_FLIGHT = 128
+TICKS = re.compile(r"^goodput_correlator_tick_seconds_(sum|count) ([\d.e+-]+)$", re.MULTILINE)
 STORED = re.compile(r'^goodput_correlator_evidence_total\{source="\w+"\} ([\d.e+]+)$', re.MULTILINE)
-ACTIVE = re.compile(r"^goodput_correlator_active 1\.0$", re.MULTILINE)
+CPU = re.compile(r"^process_cpu_seconds_total ([\d.e+]+)$", re.MULTILINE)
 
 
 def now() -> datetime:
@@ -79,7 +80,14 @@ def message(n: int) -> tuple[str, msgspec.Struct, str]:
         for k in range(SAMPLES)
     )
     batch = TelemetryBatch(
-        fabric="bench", host=host, source=Source.RDMA, boot_id="b", seq=n, observed_from=at, observed_to=at, samples=samples
+        fabric="bench",
+        host=host,
+        source=Source.RDMA,
+        boot_id="b",
+        seq=n // 64,
+        observed_from=at,
+        observed_to=at,
+        samples=samples,
     )
     return subjects.telemetry("bench", host, "rdma"), batch, f"bench/{host}/rdma/b/{n}"
 
@@ -116,6 +124,11 @@ async def metrics(client: httpx.AsyncClient) -> str:
         return ""
 
 
+def ticks(text: str) -> dict[str, float]:
+    """Seconds spent analysing, and how many grid seconds."""
+    return {name: float(value) for name, value in TICKS.findall(text)}
+
+
 def rows_of(messages: int) -> int:
     return sum(SAMPLES if n % 4 == 0 else 1 for n in range(messages))
 
@@ -132,16 +145,17 @@ async def bench_ingest(
     await all_at_once([bus.publish(s, data, id=key, source="bench") for s, data, key in map(message, range(messages))])
     total = RANKS + rows_of(messages)
     process = await start_correlator(nats, postgres, directory / "correlator.log")
-    seen: list[tuple[float, int]] = []
+    seen: list[tuple[float, int, float]] = []
     async with httpx.AsyncClient(trust_env=False) as client:
         while not seen or seen[-1][1] < total:
             if process.returncode is not None:
                 raise SystemExit((directory / "correlator.log").read_text()[-3000:])
-            stored = sum(int(float(each)) for each in STORED.findall(await metrics(client)))
+            text = await metrics(client)
+            stored = sum(int(float(each)) for each in STORED.findall(text))
             if stored:
-                seen.append((time.perf_counter(), stored))
-            await asyncio.sleep(0.05)
-        (began_s, first), (ended_s, last) = seen[0], next(each for each in seen if each[1] >= total)
+                seen.append((time.perf_counter(), stored, float(CPU.findall(text)[0])))
+            await asyncio.sleep(0.1)
+        (began_s, first, cpu_first_s), (ended_s, last, cpu_s) = seen[0], next(each for each in seen if each[1] >= total)
     took_s = ended_s - began_s
     rows_per_s = (last - first) / took_s
     floor_per_s = await bare_store(postgres, min(total, 40_000))
@@ -151,6 +165,7 @@ async def bench_ingest(
         rows=total,
         rows_per_s=round(rows_per_s, 1),
         messages_per_s=round(rows_per_s * (messages + RANKS) / total, 1),
+        cpu_us_per_row=round((cpu_s - cpu_first_s) * 1e6 / (last - first), 1),
         store_alone_rows_per_s=round(floor_per_s, 1),
         share_of_store_alone=round(rows_per_s / floor_per_s, 3),
     )
@@ -185,7 +200,7 @@ class Trial:
     """One job of two ranks that steps, stands still, and gets its Xid."""
 
     def __init__(self, bus: JetStreamBus, number: int, phase_s: float) -> None:
-        self._bus, self._job, self._host, self._phase_s = bus, f"job{number}", f"trial{number}", phase_s
+        self._bus, self.job, self._host, self._phase_s = bus, f"job{number}", f"trial{number}", phase_s
         self._seq = 0
         self.published_at = 0.0
         self.floor_at = 0.0
@@ -193,10 +208,10 @@ class Trial:
     async def run(self) -> None:
         for rank in range(2):
             fact = RankRegistered(
-                fabric="bench", job=self._job, rank=rank, world_size=2, host=self._host, pid=rank + 1, at=now(), gpu=rank
+                fabric="bench", job=self.job, rank=rank, world_size=2, host=self._host, pid=rank + 1, at=now(), gpu=rank
             )
             await self._bus.publish(
-                subjects.job("bench", self._job, "rank_registered"), fact, id=f"{self._job}/{rank}", source="b"
+                subjects.job("bench", self.job, "rank_registered"), fact, id=f"{self.job}/{rank}", source="b"
             )
         stood_at = now()
         for _ in range(20):  # four seconds of steps
@@ -227,25 +242,29 @@ class Trial:
         self._seq += 1
         for rank in range(2):
             report = RankProgress(
-                fabric="bench", job=self._job, rank=rank, host=self._host, seq=self._seq, at=now(), step_at=step_at,
+                fabric="bench", job=self.job, rank=rank, host=self._host, seq=self._seq, at=now(), step_at=step_at,
                 step=self._seq if moving else 20, steps=2 if moving else 0, step_ms_mean=100.0 if moving else 0.0,
                 step_ms_max=100.0,
             )  # fmt: skip
-            topic = subjects.job("bench", self._job, "rank_progress")
-            await self._bus.publish(topic, report, id=f"{self._job}/{rank}/{self._seq}", source="b")
+            topic = subjects.job("bench", self.job, "rank_progress")
+            await self._bus.publish(topic, report, id=f"{self.job}/{rank}/{self._seq}", source="b")
 
 
 async def bench_verdict(report: Report, bus: JetStreamBus, jobs: int) -> None:
     arrived: dict[str, float] = {}
+    judged: dict[str, float] = {}
     kinds: dict[str, int] = {}
 
     async def note(message: Message) -> None:
         verdict: Verdict = message.data
         if verdict.job and verdict.fault_class is FaultClass.GPU_OFF_BUS:
             arrived.setdefault(verdict.job, time.time())
+            judged.setdefault(verdict.job, verdict.published_at.timestamp())
         elif verdict.job and verdict.job not in arrived:
             kinds[verdict.fault_class.value] = kinds.get(verdict.fault_class.value, 0) + 1
 
+    async with httpx.AsyncClient(trust_env=False) as client:
+        before = ticks(await metrics(client))
     await bus.consume(Consumer(durable="bench", stream="VERDICT", subjects=("goodput.verdict.>",)), note)
     chance = random.Random(1)
     trials = [Trial(bus, n, chance.random()) for n in range(jobs)]
@@ -258,9 +277,13 @@ async def bench_verdict(report: Report, bus: JetStreamBus, jobs: int) -> None:
     deadline = time.monotonic() + 30
     while len(arrived) < jobs and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        after = ticks(await metrics(client))
     done = [(trial, arrived[f"job{n}"]) for n, trial in enumerate(trials) if f"job{n}" in arrived]
     total = sorted(at - trial.published_at for trial, at in done)
     above = sorted(max(0.0, at - trial.floor_at) for trial, at in done)
+    seconds_later = sorted(round(judged[trial.job] + GRACE_S - trial.floor_at) for trial, _ in done)
+    after_second = sorted(at - judged[trial.job] - GRACE_S for trial, at in done)
     floor = sorted(trial.floor_at - trial.published_at for trial, _ in done)
     report.add(
         "verdict",
@@ -270,8 +293,11 @@ async def bench_verdict(report: Report, bus: JetStreamBus, jobs: int) -> None:
         p50_s=round(statistics.median(total), 3),
         p95_s=round(total[int(0.95 * (len(total) - 1))], 3),
         max_s=round(total[-1], 3),
+        tick_mean_ms=round(1e3 * (after["sum"] - before["sum"]) / (after["count"] - before["count"]), 1),
         floor_p50_s=round(statistics.median(floor), 3),
         above_floor_p50_s=round(statistics.median(above), 3),
+        grid_seconds_later_p50=seconds_later[len(done) // 2],
+        after_grid_second_p50_s=round(statistics.median(after_second), 3),
         above_floor_p95_s=round(above[int(0.95 * (len(above) - 1))], 3),
     )
 
