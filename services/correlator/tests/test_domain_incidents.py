@@ -20,6 +20,7 @@ from goodput_correlator.domain.case import Observed, ordered, unpack
 from goodput_correlator.domain.incidents import REMEMBER_IDS_S, Incidents, grid_floor
 from goodput_correlator.domain.replay import replay
 from goodput_correlator.domain.timeline import EVENTS_PER_KEY_MAX, HostTimeline
+from goodput_topology.graph import Fabric
 
 Script = Callable[..., Any]
 FAULTS = ("xid", "link", "killed", "frozen", "own_code", "none", "flap")
@@ -295,3 +296,20 @@ def test_an_open_verdict_of_a_job_that_nobody_speaks_of_is_closed_in_the_end(scr
     verdicts = after.tick(start + timedelta(seconds=45 + 3700))
     assert [v.state for v in verdicts] == [VerdictState.RESOLVED]
     assert after.open == ()
+
+
+def test_a_graph_is_in_force_from_the_grid_time_after_its_message(script: Script) -> None:
+    log = script()
+    incidents = Incidents(Fabric.empty(log.fabric.name))
+    start = log.clock("h3", 0)
+    incidents.tick(start)
+    incidents.set_topology(log.fabric, start + timedelta(seconds=10.4))
+    incidents.set_topology(Fabric.empty("older"), start + timedelta(seconds=5.0))
+    assert incidents.name == log.fabric.name
+    seen = {}
+    for second in range(1, 13):
+        incidents.tick(start + timedelta(seconds=second))
+        seen[second] = incidents.topology.name, len(incidents.topology) > 0
+    assert seen[4] == (log.fabric.name, False)
+    assert seen[5] == seen[10] == ("older", False)
+    assert seen[11] == (log.fabric.name, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -174,6 +174,8 @@ async def test_a_whole_topology_reaches_the_diagnosis_and_a_wrong_one_is_rejecte
     for snapshot in (good, wrong):
         await rig.bus.publish(subjects.topology("f", "s"), snapshot, id=f"t{snapshot.version}", source="test")
         await rig.quiet()
+    assert rig.ingest.newest is not None
+    rig.diagnosis.tick(rig.ingest.newest + timedelta(seconds=1))
     assert "host:h1" in rig.diagnosis.topology
     assert ["port:leaf/1" in each.reason for each in await rig.bus.rejections()] == [True]
 

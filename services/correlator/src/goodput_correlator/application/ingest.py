@@ -141,7 +141,7 @@ class Ingest:
             snapshot = message.data
             if not 1 <= snapshot.part <= snapshot.parts:
                 raise Reject(f"field part is {snapshot.part} of {snapshot.parts} parts")
-            return Write(topology=(snapshot,))
+            return Write(topology=(snapshot,), received_at=message.received_at)
         try:
             observed = unpack(message)
         except Exception as error:
@@ -176,6 +176,7 @@ class Ingest:
         if again:  # an earlier try may have been committed: what is "not new" then was never handed on
             written = replace(written, new=frozenset(o.id for each in writes for o in each.observed))
         if written.topology is not None:
-            self._incidents.set_topology(written.topology)
+            received = [each.received_at for each in writes if each.topology and each.received_at is not None]
+            self._incidents.set_topology(written.topology, max(received))
             _log.info("topology changed", fabric=self._reign.fabric, components=len(written.topology))
         return written

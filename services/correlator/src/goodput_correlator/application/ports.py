@@ -69,6 +69,7 @@ class Write:
     observed: tuple[Observed, ...] = ()
     registrations: tuple[Registration, ...] = ()
     topology: tuple[TopologySnapshot, ...] = ()
+    received_at: datetime | None = None  # of the message that carried the snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

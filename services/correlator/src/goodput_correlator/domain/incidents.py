@@ -31,6 +31,7 @@ GRID_S = 1
 REMEMBER_IDS_S = 180.0  # a double that comes later than this is too old to matter: it is left out as late
 IDS_MAX = 2_000_000
 PENDING_MAX = 1_000_000
+TOPOLOGIES_MAX = 16  # graphs that wait for their grid time; beyond it the oldest is in force at once
 JOBS_MAX = 10_000
 HOSTS_MAX = 100_000
 JOB_FORGET_S = 3600.0  # a job that nobody speaks of any more
@@ -63,6 +64,7 @@ class Incidents:
         self._of_job: dict[str, str] = {}  # job -> its open incident
         self._news: dict[str, int] = {}  # job -> news when it was last judged
         self._idle = IdleHardware()
+        self._topologies: list[tuple[datetime, Fabric]] = []  # to come, by time
 
     @property
     def name(self) -> str:
@@ -77,9 +79,12 @@ class Incidents:
     def open(self) -> tuple[Verdict, ...]:
         return tuple(sorted(self._open.values(), key=lambda v: v.id))
 
-    def set_topology(self, fabric: Fabric) -> None:
-        """Takes effect from the next grid time."""
-        self.topology = fabric
+    def set_topology(self, fabric: Fabric, received_at: datetime) -> None:
+        """A graph that became whole with a message of that time: in force from the first grid time not before it."""
+        self._topologies.append((received_at, fabric))
+        self._topologies.sort(key=lambda each: each[0])
+        if len(self._topologies) > TOPOLOGIES_MAX:
+            self.topology = self._topologies.pop(0)[1]
 
     def observe(self, seen: Observed) -> None:
         """Take in one fact; judged at the first grid time not before `seen.received_at`."""
@@ -142,6 +147,8 @@ class Incidents:
         return first if first == self._pending[0][0] else first + timedelta(seconds=GRID_S)
 
     def _fold(self, at: datetime, *, old_too: bool = False) -> None:
+        while self._topologies and self._topologies[0][0] <= at:
+            self.topology = self._topologies.pop(0)[1]
         forgotten = at - timedelta(seconds=REMEMBER_IDS_S)
         while self._pending and self._pending[0][0] <= at:
             received_at, key, _, seen = heapq.heappop(self._pending)
