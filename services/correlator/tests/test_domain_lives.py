@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from goodput_common.contracts.job import GroupProgress
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import VerdictState
 from goodput_correlator.domain.incidents import JOB_FORGET_S, Incidents
@@ -122,3 +123,27 @@ def test_a_restart_that_finds_only_old_registrations_leaves_the_incident_open(sc
     after.restore([verdict], old, judged=at)
     assert after.tick(at + timedelta(seconds=60)) == []
     assert after.open == (verdict,)
+
+
+def test_members_of_a_group_are_remembered_while_reports_leave_them_out(script: Script) -> None:
+    """Every report of the stall only counts; who shares a group was said with the first ones."""
+    log = script()
+    pair = GroupProgress(group="pair", ranks=(2, 5), last_enqueued=7, last_completed=7)
+    log.register()
+    log.progress(2, 0.5, step=0, age_s=0.0, joined=0, finished=0, extra=(pair,))
+    log.progress(5, 0.6, step=0, age_s=0.0, joined=0, finished=0, extra=(pair,))
+    step = log.run(1, 25)
+    waits = msgspec.structs.replace(pair, last_enqueued=8)
+    log.stand(25, 45, step=step, joined=dict.fromkeys(range(8), step * 4 + 2), extra={2: (waits,), 5: (pair,)})
+    log.log = [
+        replace(each, fact=msgspec.structs.replace(each.fact, groups=bare(each.fact.groups)))
+        if each.id.startswith("prog/") and each.received_at > log.log[0].received_at + timedelta(seconds=5)
+        else each
+        for each in log.log
+    ]
+    found = log.verdicts(45)
+    assert [c.component for c in found[-1].culprits] == ["rank:j/5"]
+
+
+def bare(groups: tuple[GroupProgress, ...]) -> tuple[GroupProgress, ...]:
+    return tuple(msgspec.structs.replace(each, ranks=()) for each in groups)

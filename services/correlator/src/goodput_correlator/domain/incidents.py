@@ -310,6 +310,7 @@ class Incidents:
             stalled_step=job.step,
             usual_step_s=job.usual_step_s,
             reporting_since=job.reporting_since,
+            members=dict(job.members),
         )
 
     def _judge_idle(self, at: datetime) -> list[Verdict]:

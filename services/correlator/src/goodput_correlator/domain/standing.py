@@ -118,7 +118,7 @@ class Standings:
 
 def standings(case: Case) -> Standings:
     """From the newest usable dump of each rank, else its newest usable progress report."""
-    members: dict[str, tuple[int, ...]] = {}
+    members = {group: tuple(sorted(ranks)) for group, ranks in case.members.items()}
     names: dict[str, str] = {}
     usable = {rank: seen for rank, seen in case.dumps.items() if _usable_dump(case, seen)}
     for rank, seen in case.progress.items():

@@ -9,10 +9,18 @@ back from the moment the broker got the report: clock error cancels out.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
+from goodput_common.contracts.job import (
+    FlightRecorderDump,
+    GroupProgress,
+    RankExited,
+    RankProgress,
+    RankRegistered,
+    StallSuspected,
+)
 from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, State
 from goodput_correlator.domain.case import Observed, Placement, RankPlace
 
@@ -30,6 +38,7 @@ GAP_BUCKET_S = 10
 WARM_UP_STEPS = 5  # the first steps of a process connect and compile: they teach nothing
 GAP_BUCKETS_MAX = 180  # half an hour of the job's own pauses teach what is normal
 LONG_PHASES = frozenset({"checkpoint", "save", "eval", "evaluation", "validation", "compile"})
+GROUPS_MAX = 10_000  # of a job; the members of further ones are known only from their newest report
 EVENTS_PER_KEY_MAX = 20
 EVENTS_PER_HOST_MAX = 2000
 EVENT_KEEP_S = 900.0
@@ -75,6 +84,7 @@ class JobTimeline:
     moved_at: datetime | None = None  # when any rank last finished a step
     resumed_at: datetime | None = None  # when steps began to move after they had stood still
     news: int = 0  # grows with every fact that may change a diagnosis
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of each group, as far as reports have said
     _gaps: deque[tuple[int, float, float, int]] = field(default_factory=deque)  # bucket, longest s, sum s, steps
 
     def fold(self, seen: Observed) -> None:
@@ -87,9 +97,12 @@ class JobTimeline:
         if fact.generation > self.generation:
             self.generation, self.ranks, self.learning = fact.generation, {}, True
             self.moved_at = self.resumed_at = None
+            self.members = {}
         if isinstance(fact, RankRegistered):
             self._register(seen, fact)
             return
+        if isinstance(fact, RankProgress | FlightRecorderDump):
+            self._learn_members(fact.groups)
         track = self.ranks.get(fact.rank)
         if track is None:  # its registration was lost: what it says shows where it is
             track = self.ranks[fact.rank] = RankTrack(registered=seen)
@@ -125,6 +138,14 @@ class JobTimeline:
             self.ranks[fact.rank] = RankTrack(registered=seen, heard_at=seen.received_at)  # another process in its place
         else:
             known.registered = seen
+
+    def _learn_members(self, groups: Iterable[GroupProgress]) -> None:
+        """Reports name the members of a group now and then, and only count in between."""
+        for each in groups:
+            if not each.ranks or (known := self.members.get(each.group)) == each.ranks:
+                continue
+            if known is not None or len(self.members) < GROUPS_MAX:
+                self.members[each.group] = each.ranks
 
     def _progress(self, track: RankTrack, seen: Observed, fact: RankProgress) -> None:
         if fact.seq < track.seq:
