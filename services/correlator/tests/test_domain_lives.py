@@ -14,7 +14,7 @@ from goodput_common.contracts.job import GroupProgress
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import VerdictState
 from goodput_correlator.domain.incidents import JOB_FORGET_S, Incidents
-from goodput_correlator.domain.timeline import START_UP_S
+from goodput_correlator.domain.timeline import EVENT_KEEP_S, EVENTS_PER_KEY_MAX, START_UP_S, HostTimeline, JobTimeline
 
 Script = Callable[..., Any]
 
@@ -147,3 +147,31 @@ def test_members_of_a_group_are_remembered_while_reports_leave_them_out(script: 
 
 def bare(groups: tuple[GroupProgress, ...]) -> tuple[GroupProgress, ...]:
     return tuple(msgspec.structs.replace(each, ranks=()) for each in groups)
+
+
+def test_the_usual_step_is_the_mean_over_what_is_remembered(script: Script) -> None:
+    log = script(step_s=0.1)
+    log.register()
+    step = log.run(1, 61)
+    log.step_s = 0.2
+    log.run(61, 121, first_step=step)
+    job = JobTimeline("j", "f")
+    for each in sorted(log.log, key=lambda each: each.order):
+        job.fold(each)
+        total_s, steps = sum(gap[2] for gap in job._gaps), sum(gap[3] for gap in job._gaps)
+        assert job.usual_step_s == pytest.approx(total_s / steps if steps else 0.0)
+    assert 0.1 < job.usual_step_s < 0.2
+
+
+def test_repeats_of_an_event_are_counted_anew_once_the_old_ones_are_forgotten(script: Script) -> None:
+    log = script()
+    for n in range(EVENTS_PER_KEY_MAX + 5):
+        log.xid("h1", "0000:1b:00", 13, float(n))
+    log.xid("h1", "0000:1c:00", 13, 50.0)
+    log.xid("h1", "0000:1b:00", 13, EVENT_KEEP_S + 51.0)
+    host = HostTimeline("h1")
+    for each in log.log:
+        host.fold(each)
+    assert host.dropped == 5
+    assert [each.fact.component for each in host.events] == ["gpu:h1/0000:1b:00"]
+    assert sum(host._same.values()) == 1

@@ -8,7 +8,7 @@ back from the moment the broker got the report: clock error cancels out.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -86,6 +86,7 @@ class JobTimeline:
     news: int = 0  # grows with every fact that may change a diagnosis
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of each group, as far as reports have said
     _gaps: deque[tuple[int, float, float, int]] = field(default_factory=deque)  # bucket, longest s, sum s, steps
+    _before: tuple[float, int] = (0.0, 0)  # sum s and steps of all `_gaps` but the last: this is asked at every report
 
     def fold(self, seen: Observed) -> None:
         fact = seen.fact
@@ -193,13 +194,18 @@ class JobTimeline:
         self._gaps.append((bucket, longest_s, total_s, fact.steps))
         if len(self._gaps) > GAP_BUCKETS_MAX:
             self._gaps.popleft()
+        closed = list(self._gaps)[:-1]
+        self._before = (sum(gap[2] for gap in closed), sum(gap[3] for gap in closed))
 
     # what is normal, and what is now
 
     @property
     def usual_step_s(self) -> float:
-        steps = sum(gap[3] for gap in self._gaps)
-        return sum(gap[2] for gap in self._gaps) / steps if steps else 0.0
+        if not self._gaps:
+            return 0.0
+        _, _, total_s, steps = self._gaps[-1]
+        before_s, before = self._before
+        return (before_s + total_s) / (before + steps) if before + steps else 0.0
 
     @property
     def habit_gap_s(self) -> float:
@@ -247,8 +253,7 @@ class JobTimeline:
 
     def stall_after_s(self, now: datetime) -> float:
         """How long steps may stand still before that alone is a stall: learned from the job's own pauses."""
-        steps = sum(gap[3] for gap in self._gaps)
-        if steps < 2:
+        if self._before[1] + (self._gaps[-1][3] if self._gaps else 0) < 2:
             return FIRST_STEP_S_MAX if self.moved_at is None and self._in_long_phase(now) else START_UP_S
         usual_s = min(STALL_S_MAX, max(STALL_S_MIN, 5 * self.usual_step_s, 1.5 * self.habit_gap_s))
         return max(PAUSE_S, usual_s) if self._in_long_phase(now) else usual_s
@@ -300,6 +305,12 @@ class JobTimeline:
         return [each for track in self.ranks.values() for each in track.facts()]
 
 
+def _key(seen: Observed) -> tuple[str, str, str]:
+    """Events of the same key repeat each other."""
+    assert isinstance(seen.fact, Event)
+    return seen.fact.component, seen.fact.name, seen.fact.attrs.get("xid", "")
+
+
 @dataclass(slots=True)
 class HostTimeline:
     """What one host's collector said lately. Repeats beyond the caps are counted, the first of a kind is never dropped."""
@@ -311,6 +322,7 @@ class HostTimeline:
     heard_at: datetime | None = None
     dropped: int = 0
     news: int = 0
+    _same: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # kept events of each key
 
     def fold(self, seen: Observed) -> None:
         self.heard_at = seen.received_at
@@ -331,17 +343,16 @@ class HostTimeline:
     def _event(self, seen: Observed, fact: Event) -> None:
         limit = seen.received_at - timedelta(seconds=EVENT_KEEP_S)
         while self.events and self.events[0].received_at < limit:
-            self.events.popleft()
-        key = (fact.component, fact.name, fact.attrs.get("xid"))
-        same = sum(
-            1
-            for each in self.events
-            if isinstance(each.fact, Event) and (each.fact.component, each.fact.name, each.fact.attrs.get("xid")) == key
-        )
-        if same >= EVENTS_PER_KEY_MAX or len(self.events) >= EVENTS_PER_HOST_MAX:
+            gone = _key(self.events.popleft())
+            self._same[gone] -= 1
+            if not self._same[gone]:
+                del self._same[gone]
+        key = _key(seen)
+        if self._same[key] >= EVENTS_PER_KEY_MAX or len(self.events) >= EVENTS_PER_HOST_MAX:
             self.dropped += 1
             return
         self.events.append(seen)
+        self._same[key] += 1
         self.news += 1
 
     def facts(self, since: datetime) -> list[Observed]:
