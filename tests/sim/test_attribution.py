@@ -46,10 +46,6 @@ def attribute(simulation: Simulation, seconds: float = RUN_S) -> Score:
     return score((*simulation.ledger, *simulation.background), verdicts)
 
 
-BLAMES_THE_UNHEARD = pytest.mark.xfail(
-    reason="a rank known by its counts only, which waits in a host-local group, is taken for one whose device has not begun",
-    strict=False,
-)
 FAULTY = [name for name in SCENARIOS if SCENARIOS[name].faults]
 HEALTHY = [name for name in SCENARIOS if not SCENARIOS[name].faults]
 
@@ -81,8 +77,8 @@ def test_the_culprit_is_named_through_loud_noise(name: str) -> None:
     "name",
     [
         "dead-link",
-        pytest.param("gpu-off-bus", marks=BLAMES_THE_UNHEARD),
-        pytest.param("nvlink", marks=BLAMES_THE_UNHEARD),
+        "gpu-off-bus",
+        "nvlink",
         "rank-killed",
         "data-stall",
         "collective-skipped",
