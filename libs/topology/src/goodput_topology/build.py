@@ -161,7 +161,9 @@ class _Build:
             elif record.kind is ComponentKind.LINK and each not in self.ends_of:
                 self.problems.append(f"component {each}: no cabled edge joins its ends")
         # only what has parts and is a part itself can be in a circle
-        inner = nx.DiGraph([(part, of) for part, wholes in self.parents.items() if part in self.children for of in wholes])
+        inner: nx.DiGraph[ComponentId] = nx.DiGraph(
+            [(part, of) for part, wholes in self.parents.items() if part in self.children for of in wholes]
+        )
         if not nx.is_directed_acyclic_graph(inner):
             cycle = [str(step[0]) for step in nx.find_cycle(inner)]
             self.problems.append(f"part_of goes in a circle: {' -> '.join([*cycle, cycle[0]])}")
