@@ -111,7 +111,7 @@ async def _connect(link: Connection, identity: Identity) -> Bus:
         name=identity.source,
         user=link.user,
         password=link.password,
-        wait_s=3.0,
+        wait_s=0,  # goes on in the background, and says so once
         registry=CollectorRegistry(),  # the default one is the training script's
     )
 

@@ -201,7 +201,6 @@ class Reporter:
                 continue
             complaints.worked("bus connection")
             retry_s = RETRY_FIRST_S
-            self._bus_away = False
             serving = asyncio.create_task(self._serve(bus), name="goodput-agent-serve")
             try:
                 await self._drain_queue(bus)
@@ -216,7 +215,6 @@ class Reporter:
 
     async def _drain_queue(self, bus: Bus) -> None:
         """Send in order, each until the server has it; returns when the rank is leaving and nothing is left."""
-        retry_s = RETRY_FIRST_S
         while True:
             message = self.queue.head()
             if message is None:
@@ -233,16 +231,16 @@ class Reporter:
                     component=message.component,
                     time=message.time,
                 )
-            except BusUnavailable as error:  # the client reconnects by itself: keep the message, try again
+            except BusUnavailable as error:  # after waiting for the client, which reconnects by itself
+                self._bus_away = True
                 complaints.failed("publishing", error)
-                await asyncio.sleep(retry_s)
-                retry_s = min(retry_s * 2, RETRY_MAX_S)
+                await asyncio.sleep(RETRY_FIRST_S)
                 continue
             except Exception as error:  # noqa: BLE001 - a message that cannot be sent must not hold up the others
                 complaints.failed("publishing", error)
             else:
                 complaints.worked("publishing")
-                retry_s = RETRY_FIRST_S
+                self._bus_away = False
             self.queue.done(message)
 
     async def _more(self) -> None:
