@@ -51,7 +51,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kill-nine"), pytest.mar
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    stack = Stack(tmp_path_factory.mktemp("chaos"), settings={"GOODPUT_RECOVERY_POLICY": json.dumps(AMPLE)})
+    directory = tmp_path_factory.mktemp("chaos")
+    policy = directory / "policy.json"
+    policy.write_text(json.dumps(AMPLE))
+    stack = Stack(directory, settings={"GOODPUT_RECOVERY_POLICY": str(policy)})
     await stack.start()
     yield stack
     await stack.stop()
