@@ -449,3 +449,14 @@ def test_time_does_not_go_back() -> None:
     at: datetime = simulation.now
     assert simulation.advance(at - timedelta(seconds=3)) == []
     assert simulation.now == at
+
+
+def test_another_run_on_the_same_fabric_says_nothing_under_an_id_that_was_used_before() -> None:
+    first = scenario("dead-link", hosts=2)
+    second = replace(first, start=first.start + timedelta(minutes=1))
+    ids = [
+        {out.id for out in Simulation(spec, 3).advance(spec.start + timedelta(seconds=15)) if ".telemetry." in out.subject}
+        for spec in (first, second)
+    ]
+    assert ids[0]
+    assert not ids[0] & ids[1]

@@ -51,7 +51,8 @@ class Collectors:
         return self._clockwork.now + self._offsets[host]
 
     def boot_id(self, host: str) -> str:
-        text = hashlib.sha256(f"boot/{self._fabric}/{host}".encode()).hexdigest()
+        started = self._clockwork.start.isoformat()  # another run on the same fabric is another boot
+        text = hashlib.sha256(f"boot/{self._fabric}/{host}/{started}".encode()).hexdigest()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
 
     def start(self, hosts: tuple[str, ...]) -> None:
