@@ -175,3 +175,12 @@ def test_repeats_of_an_event_are_counted_anew_once_the_old_ones_are_forgotten(sc
     assert host.dropped == 5
     assert [each.fact.component for each in host.events] == ["gpu:h1/0000:1b:00"]
     assert sum(host._same.values()) == 1
+
+
+def test_a_job_that_went_away_is_not_judged_by_the_deaths_and_errors_of_its_hosts_next_job(script: Script) -> None:
+    log = script()
+    log.register()
+    log.run(1.0, 20.0)  # and then nobody says anything any more: the job was taken away without a goodbye
+    log.xid("h1", "0000:18:00", 79, 60.0)
+    log.event("rank:next/3", EventName.PROCESS_EXITED, 60.5, host="h1", source="process", pid="2003", job="next")
+    assert [verdict for verdict in log.verdicts(120.0) if verdict.job == "j"] == []

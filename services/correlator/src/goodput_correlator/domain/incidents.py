@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
+from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
 from goodput_common.contracts.telemetry import Event, EventName
 from goodput_common.contracts.verdict import Verdict, VerdictState
@@ -284,11 +285,14 @@ class Incidents:
         return tuple(host.host for host in self._hosts_of(job) if host.silent(at))
 
     def _has_deaths(self, job: JobTimeline) -> bool:
-        """Cheap first look: has any process of the job ended uncleanly?"""
+        """Cheap first look: has any process of the job ended uncleanly? Other jobs' ranks may share its hosts."""
         if any(t.exited is not None and getattr(t.exited.fact, "clean", True) is False for t in job.ranks.values()):
             return True
+        mine = f"{ComponentKind.RANK}:{job.job}/"
         return any(
-            isinstance(each.fact, Event) and each.fact.name is EventName.PROCESS_EXITED
+            isinstance(each.fact, Event)
+            and each.fact.name is EventName.PROCESS_EXITED
+            and (each.fact.component.startswith(mine) or each.fact.attrs.get("job") == job.job)
             for host in self._hosts_of(job)
             for each in host.events
         )
