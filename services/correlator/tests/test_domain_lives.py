@@ -184,3 +184,14 @@ def test_a_job_that_went_away_is_not_judged_by_the_deaths_and_errors_of_its_host
     log.xid("h1", "0000:18:00", 79, 60.0)
     log.event("rank:next/3", EventName.PROCESS_EXITED, 60.5, host="h1", source="process", pid="2003", job="next")
     assert [verdict for verdict in log.verdicts(120.0) if verdict.job == "j"] == []
+
+
+def test_a_slow_agent_beside_a_stopped_process_is_not_blamed(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.event("rank:j/4", EventName.PROCESS_STOPPED, 25.1, host="h2", source="process", pid="1004", generation="0")
+    log.stand(25, 40, step=step, silent=(4, 5))
+    verdicts = [v for v in log.verdicts(40) if v.job == "j"]
+    assert verdicts
+    assert all([c.component for c in v.culprits] == ["rank:j/4"] for v in verdicts)

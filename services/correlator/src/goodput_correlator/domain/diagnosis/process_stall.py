@@ -38,8 +38,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
     silent = _silent(case)
     found = []
     for rank in sorted(roots.keys() | stopped.keys() | silent.keys()):
-        if rank in dead:
-            continue
+        if rank in dead or (stopped and rank in silent and rank not in stopped):
+            continue  # a process that is known to be stopped explains the stall; mere silence beside it may be a slow agent
         found.append(_finding(case, rank, roots.get(rank), stopped.get(rank), silent))
     return tuple(found)
 
