@@ -33,10 +33,11 @@ log = get_logger("faultlab.live")
 
 
 def live_spec(name: str, *, job: str, start: datetime, fault_at_s: float, hosts: int) -> SimulationSpec:
-    """A named scenario that starts now, with its faults `fault_at_s` after the start."""
+    """A named scenario that starts now on hosts that have just booted (the fabric may have had another run minutes ago),
+    with its faults `fault_at_s` after the start."""
     spec = scenario(name, hosts=hosts)
     faults = tuple(replace(fault, at_s=fault_at_s) for fault in spec.faults)
-    return replace(spec, job=job, start=start, faults=faults)
+    return replace(spec, job=job, start=start, faults=faults, fresh_hosts=True)
 
 
 @dataclass

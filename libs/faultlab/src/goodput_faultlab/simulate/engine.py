@@ -213,6 +213,8 @@ class Simulation:
             (*self.spec.hosts, *self.spec.spares, *(self._noise.others if self.spec.noise.other_jobs else ()))
         )
         self._processes.start((*self.spec.hosts, *self.spec.spares))
+        for host in (*self.spec.hosts, *self.spec.spares) if self.spec.fresh_hosts else ():
+            at(start, partial(self._collectors.add, host, Source.KERNEL_LOG, lines.boot(host)))
         self._noise.start()
         self._clockwork.after(0.2, self._training.begin)
         for number, fault in enumerate(self._faults):

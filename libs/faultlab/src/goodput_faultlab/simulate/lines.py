@@ -86,6 +86,11 @@ def event(component: ComponentId, name: EventName, severity: Severity, excerpt: 
     return make
 
 
+def boot(host: str) -> MakeSample:
+    line = "Linux version 6.8.0-1024 (gcc 13.3.0) #26-Ubuntu SMP"
+    return event(ids.host_id(host), EventName.BOOT, Severity.INFO, line, {})
+
+
 def counter(
     component: ComponentId, name: str, delta: int, value: int, interval_s: float, saturated: bool = False
 ) -> MakeSample:

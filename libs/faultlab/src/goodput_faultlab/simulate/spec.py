@@ -83,7 +83,8 @@ class RecoverySpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
     """`hosts` carry the job in rank order, all their GPUs; `spares` stand by for a swap. Hosts of the fabric in neither
-    belong to other jobs."""
+    belong to other jobs. `fresh_hosts`: the kernel log of each host of the job and of each spare begins with its boot, so
+    that what an earlier run on the same fabric broke there is history."""
 
     fabric: Fabric
     hosts: tuple[str, ...]
@@ -97,6 +98,7 @@ class SimulationSpec:
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
     watchdog_s: float = 600.0  # the collective timeout: long after any useful verdict
     exits_after_watchdog: bool = True
+    fresh_hosts: bool = False
     scenario: str = ""
 
     def __post_init__(self) -> None:
