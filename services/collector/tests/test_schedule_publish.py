@@ -45,6 +45,7 @@ class Script:
 
     def __init__(self, source: Source, *steps: object) -> None:
         self.source = source
+        self.instance = ""
         self._steps = list(steps)
         self.opened = self.closed = 0
         self.fd: int | None = None

@@ -1,34 +1,21 @@
-"""Puts the collector together. The only place that constructs."""
+"""Puts the collector together; `wiring` constructs its sources. Nothing else constructs."""
 
 from __future__ import annotations
 
-import re
-import stat
-import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from goodput_collector.adapters.bookmarks import Bookmarks
-from goodput_collector.adapters.dumps import DumpReader
-from goodput_collector.adapters.files import FileReader, LineParser
-from goodput_collector.adapters.kmsg import KmsgReader
-from goodput_collector.adapters.netlink import NetlinkReader
-from goodput_collector.adapters.process import ProcessReader, registered_ranks
 from goodput_collector.adapters.spool import DiskSpool
-from goodput_collector.adapters.sysfs import RdmaReader
-from goodput_collector.application.ports import SourceReader
 from goodput_collector.application.publish import Heartbeat, Origin, Publisher
 from goodput_collector.application.schedule import Schedule
-from goodput_collector.domain.kernel_log import KernelLogParser
-from goodput_collector.domain.nccl_log import JobLogParser, rank_of_log
-from goodput_collector.domain.timestamps import LineClock
-from goodput_collector.settings import Settings, listed
+from goodput_collector.settings import Settings
+from goodput_collector.wiring import all_readers
+from goodput_collector.wiring.given import Given
 from goodput_common.bus.errors import ProvisioningConflict
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Bus
 from goodput_common.bus.provision import provision
-from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.clock import Clock, SystemClock
 from goodput_common.runtime.health import Health
 from goodput_common.runtime.lifecycle import Part, StartError
@@ -64,7 +51,8 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     connection = _Connection(settings, clock, metrics, bus)
     origin = Origin(fabric=settings.fabric, host=settings.host, boot_id=boot_id)
     publisher = Publisher(origin, spool, connection.connect, clock=clock, tasks=tasks)
-    readers = _readers(settings, boot_id, clock, Bookmarks(directory / "bookmarks"))
+    given = Given(settings=settings, boot_id=boot_id, clock=clock, bookmarks=Bookmarks(directory / "bookmarks"))
+    readers = all_readers(given)
     schedule = Schedule(readers, publisher.publish, clock=clock, tasks=tasks)
     heartbeat = Heartbeat(publisher, schedule.conditions, interval_s=settings.heartbeat_s, clock=clock, tasks=tasks)
 
@@ -125,109 +113,6 @@ class _Connection(Part):
             await self._bus.close()
 
 
-def _readers(settings: Settings, boot_id: str, clock: Clock, bookmarks: Bookmarks) -> list[SourceReader]:
-    readers: list[SourceReader] = []
-    if kernel_log := _kernel_log(settings, boot_id, clock, bookmarks):
-        readers.append(kernel_log)
-    readers.append(
-        NetlinkReader(host=settings.host, clock=clock, sys_root=settings.sys_root, ignore=re.compile(settings.netdev_ignore))
-    )
-    readers.append(
-        RdmaReader(
-            host=settings.host,
-            boot_id=boot_id,
-            clock=clock,
-            sys_root=settings.sys_root,
-            ignore=listed(settings.rdma_ignore),
-            interval_s=settings.rdma_interval_s,
-        )
-    )
-    readers.append(
-        ProcessReader(
-            run_dir=settings.run_dir,
-            clock=clock,
-            host=settings.host,
-            boot_id=boot_id,
-            proc_root=settings.proc_root,
-            cgroup_root=settings.sys_root / "fs" / "cgroup",
-            interval_s=settings.process_interval_s,
-        )
-    )
-    readers.append(
-        DumpReader(
-            run_dir=settings.run_dir,
-            patterns=listed(settings.flight_recorder_files),
-            fabric=settings.fabric,
-            host=settings.host,
-            clock=clock,
-            bookmarks=bookmarks,
-        )
-    )
-    if patterns := listed(settings.job_logs):
-        readers.append(_job_logs(settings, patterns, clock, bookmarks))
-    return readers
-
-
-def _kernel_log(settings: Settings, boot_id: str, clock: Clock, bookmarks: Bookmarks) -> SourceReader | None:
-    patterns = listed(settings.kernel_log)
-    if not patterns:
-        return None
-    if len(patterns) == 1 and _is_device(patterns[0]):
-        return KmsgReader(
-            patterns[0],
-            host=settings.host,
-            boot_id=boot_id,
-            clock=clock,
-            bookmarks=bookmarks,
-            history_s=settings.history_s,
-        )
-    clocks = _LineClocks(clock)
-
-    def parser_of(_: Path) -> LineParser:
-        return KernelLogParser(host=settings.host, clock=clocks.make())
-
-    return FileReader(
-        Source.KERNEL_LOG, patterns, parser_of=parser_of, before_read=clocks.refresh, clock=clock, bookmarks=bookmarks
-    )
-
-
-def _job_logs(settings: Settings, patterns: tuple[str, ...], clock: Clock, bookmarks: Bookmarks) -> SourceReader:
-    clocks = _LineClocks(clock)
-
-    def parser_of(path: Path) -> LineParser:
-        jobs = {each.job for each in registered_ranks(settings.run_dir)}
-        job = jobs.pop() if len(jobs) == 1 else path.stem
-        return JobLogParser(host=settings.host, clock=clocks.make(), job=job, rank=rank_of_log(path.name))
-
-    return FileReader(
-        Source.JOB_LOG, patterns, parser_of=parser_of, before_read=clocks.refresh, clock=clock, bookmarks=bookmarks
-    )
-
-
-class _LineClocks:
-    """The line clocks of files that grow: local time, dated against now, boot-relative against this boot."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._made: list[LineClock] = []
-
-    def make(self) -> LineClock:
-        now = self._clock.now()
-        made = LineClock(
-            reference=now,
-            boot_at=now - timedelta(seconds=time.clock_gettime(time.CLOCK_MONOTONIC)),
-            zone=datetime.now().astimezone().tzinfo or UTC,
-            live=True,
-        )
-        self._made.append(made)
-        return made
-
-    def refresh(self) -> None:
-        now = self._clock.now()
-        for each in self._made:
-            each.collected(now)
-
-
 def _http(settings: Settings, health: Health, metrics: Metrics, tasks: Tasks) -> Part:
     """Imported late: a collector without HTTP needs no web framework."""
     try:
@@ -248,11 +133,3 @@ def _boot_id(proc_root: Path) -> str:
         return (proc_root / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return "unknown"
-
-
-def _is_device(path: str) -> bool:
-    """A device, or nothing that is there: then the reader says what is missing."""
-    try:
-        return stat.S_ISCHR(Path(path).stat().st_mode)
-    except OSError:
-        return path.startswith("/dev/")

@@ -27,6 +27,15 @@ class Source(enum.StrEnum):
     PROCESS = "process"
     HEARTBEAT = "heartbeat"
     JOB_LOG = "job_log"
+    NVML = "nvml"  # the GPU driver, asked directly
+    DCGM = "dcgm"  # the GPUs as a dcgm-exporter tells them
+    ETHTOOL = "ethtool"  # NIC statistics, link settings, transceivers
+    DEVLINK = "devlink"  # health reporters of NIC drivers
+    RDMA_EVENTS = "rdma_events"  # asynchronous events of RDMA devices
+    SWITCH = "switch"  # a switch's ports, asked over gNMI or SNMP
+    HOST = "host"  # pressure, memory, disks, machine checks
+    RAS = "ras"  # NCCL's own status socket
+    DISCOVERY = "discovery"  # what is built in and what it is cabled to
 
 
 class EventName(enum.StrEnum):
@@ -48,6 +57,13 @@ class EventName(enum.StrEnum):
     NCCL_ASYNC_EVENT = "nccl_async_event"  # attrs: device, event
     HOST_STALL = "host_stall"  # hung task, lockup, OOM kill; attrs: what
     BOOT = "boot"
+    LOG_GAP = "log_gap"  # messages that were lost before anybody could read them; attrs: missed
+    MACHINE_CHECK = "machine_check"  # attrs: cpu or memory controller, corrected true | false
+    THROTTLED = "throttled"  # a clock was held down; attrs: reason
+    DEVICE_HEALTH = "device_health"  # a driver's health reporter changed; attrs: reporter, state
+    ADDRESS_CHANGED = "address_changed"  # GID, LID or partition key of an RDMA port; attrs: what, from, to
+    PAUSE_STORM = "pause_storm"  # PFC watchdog or the NIC's own: attrs: priority, state stormed | restored
+    STORAGE_STALL = "storage_stall"  # attrs: mount or device, what
 
 
 class Severity(enum.StrEnum):
@@ -101,7 +117,18 @@ class State(msgspec.Struct, frozen=True, kw_only=True, tag="state", tag_field="t
     attrs: dict[str, str] = {}
 
 
-Sample = Event | Counter | State
+class Gauge(msgspec.Struct, frozen=True, kw_only=True, tag="gauge", tag_field="type", omit_defaults=True):
+    """A measurement that goes up and down; its unit is last in its name (`temperature_c`, `power_w`). Sent when it has
+    moved by more than its source's noise, and in full at intervals."""
+
+    component: ComponentId
+    name: str
+    observed_at: datetime
+    value: float
+    attrs: dict[str, str] = {}
+
+
+Sample = Event | Counter | State | Gauge
 
 
 class TelemetryBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,10 +151,16 @@ class SourceStatus(enum.StrEnum):
 
 
 class SourceHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reader of a source. `instance` tells those of one source apart (a switch, an endpoint). `covered` are the
+    components that its last read looked at: what is named by none is *not seen*, which is not *fine*."""
+
     source: Source
     status: SourceStatus
     reason: str = ""
     last_seq: int = 0
+    instance: str = ""
+    covered: tuple[ComponentId, ...] = ()
+    covered_more: int = 0  # components beyond those that fit
 
 
 class CollectorHeartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

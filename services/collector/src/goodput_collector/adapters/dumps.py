@@ -41,6 +41,7 @@ class DumpReader:
     """See `goodput_collector.application.ports.SourceReader`. `patterns` are globs of files outside the run directory."""
 
     source = Source.FLIGHT_RECORDER
+    instance = ""
     deadline_s = 30.0
 
     def __init__(

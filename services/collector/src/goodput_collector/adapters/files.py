@@ -121,6 +121,7 @@ class FileReader:
         look_every_s: float = 1.0,
     ) -> None:
         self.source = source
+        self.instance = ""
         self._patterns = patterns
         self._parser_of = parser_of
         self._before_read = before_read

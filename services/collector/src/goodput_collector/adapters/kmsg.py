@@ -42,6 +42,7 @@ class KmsgReader:
     """See `goodput_collector.application.ports.SourceReader`."""
 
     source = Source.KERNEL_LOG
+    instance = ""
     interval_s = 5.0
     deadline_s = 5.0
 

@@ -55,6 +55,7 @@ class NetlinkReader:
     """See `goodput_collector.application.ports.SourceReader`."""
 
     source = Source.NETLINK
+    instance = ""
     interval_s = 10.0
     deadline_s = 5.0
 

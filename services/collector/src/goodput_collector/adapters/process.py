@@ -66,6 +66,7 @@ class ProcessReader:
     """See `goodput_collector.application.ports.SourceReader`."""
 
     source = Source.PROCESS
+    instance = ""
     deadline_s = 5.0
 
     def __init__(

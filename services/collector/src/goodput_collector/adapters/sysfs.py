@@ -27,6 +27,7 @@ class RdmaReader:
     """See `goodput_collector.application.ports.SourceReader`."""
 
     source = Source.RDMA
+    instance = ""
     deadline_s = 10.0
 
     def __init__(

@@ -9,12 +9,19 @@ from typing import Protocol
 
 import msgspec
 
+from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.job import FlightRecorderDump
 from goodput_common.contracts.telemetry import Sample, Source
+from goodput_common.contracts.topology import TopologySnapshot
 
 
 class Unreadable(Exception):
-    """A source cannot be read now; the text says why, in words for the heartbeat. It is tried again, ever more slowly."""
+    """A source cannot be read now; the text says why, in words for the heartbeat. It is tried again, ever more slowly.
+    `remedy` says what somebody could do about it ("run as root, or give it CAP_SYSLOG"), for `goodput collector check`."""
+
+    def __init__(self, reason: str, *, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 class Absent(Unreadable):
@@ -23,18 +30,24 @@ class Absent(Unreadable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one read of a source gave. `trouble` is a part that could not be read while the rest could."""
+    """What one read of a source gave. `trouble` is a part that could not be read while the rest could. `covered` names every
+    component that was looked at, whether or not it had anything to tell; None: as at the last read. `snapshots` is the
+    topology, when it has changed or is to be told again."""
 
     samples: Sequence[Sample] = ()
     dumps: Sequence[FlightRecorderDump] = ()
     trouble: str = ""
+    covered: Sequence[ComponentId] | None = None
+    snapshots: Sequence[TopologySnapshot] = ()
 
 
 class SourceReader(Protocol):
     """One source. All calls come from one thread that belongs to this source alone, so a call may block; one that blocks
-    for longer than `deadline_s` makes the source unknown until it returns."""
+    for longer than `deadline_s` makes the source unknown until it returns. Several readers may serve one source; then each
+    has its own `instance`."""
 
     source: Source
+    instance: str  # "" where there is one
     interval_s: float  # between reads when nothing wakes it
     deadline_s: float
 

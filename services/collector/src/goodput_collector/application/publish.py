@@ -38,6 +38,7 @@ from goodput_common.runtime.tasks import Tasks, stop_task
 SAMPLES_PER_BATCH = 400
 DUMP_BYTES_MAX = 700_000
 SEND_AT_ONCE = 64
+COVERED_MAX = 300  # components a source names in a heartbeat
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 
@@ -116,13 +117,22 @@ class Publisher(Part):
             self._enqueue(source, seq, batch, subjects.telemetry(self._origin.fabric, self._origin.host, source))
         for dump in reading.dumps:
             self._publish_dump(source, _fitting(dump))
+        for snapshot in reading.snapshots:
+            subject = subjects.topology(snapshot.fabric, snapshot.source)
+            self._publish_beside(f"{source}_snapshot", subject, snapshot)
 
     def heartbeat(self, conditions: Sequence[Condition], interval_s: float) -> None:
         seq = self._next(Source.HEARTBEAT)
         spool = self._spool.state()
         health = tuple(
             SourceHealth(
-                source=each.source, status=each.status, reason=each.reason, last_seq=self._last_seq.get(each.source, 0)
+                source=each.source,
+                status=each.status,
+                reason=each.reason,
+                last_seq=self._last_seq.get(each.source, 0),
+                instance=each.instance,
+                covered=each.covered[:COVERED_MAX],
+                covered_more=max(0, len(each.covered) - COVERED_MAX),
             )
             for each in conditions
         )
@@ -145,17 +155,12 @@ class Publisher(Part):
         self._enqueue(Source.HEARTBEAT, seq, beat, subject)
 
     def _publish_dump(self, source: Source, dump: FlightRecorderDump) -> None:
-        """Numbered among the dumps, not among the source's batches: it goes to the job's subject."""
-        seq = self._spool.next_seq(f"{source}_dump")
-        message = Outgoing(
-            subject=subjects.job(dump.fabric, dump.job, "flight_recorder"),
-            id=self._id(f"{source}_dump", seq),
-            source=self._origin.name,
-            time=self._clock.now(),
-            data=dump,
-        )
-        self._spool.append(message, source=f"{source}_dump", seq=seq)
-        self._more.set()
+        self._publish_beside(f"{source}_dump", subjects.job(dump.fabric, dump.job, "flight_recorder"), dump)
+
+    def _publish_beside(self, series: str, subject: str, data: msgspec.Struct) -> None:
+        """Numbered by itself, not among the source's batches: it goes to another subject."""
+        seq = self._spool.next_seq(series)
+        self._enqueue(series, seq, data, subject)
 
     def _next(self, source: Source) -> int:
         seq = self._spool.next_seq(source)
@@ -165,7 +170,7 @@ class Publisher(Part):
     def _id(self, source: str, seq: int) -> str:
         return f"{self._origin.fabric}/{self._origin.host}/{source}/{self._origin.boot_id}/{seq}"
 
-    def _enqueue(self, source: Source, seq: int, data: msgspec.Struct, subject: str) -> None:
+    def _enqueue(self, source: str, seq: int, data: msgspec.Struct, subject: str) -> None:
         message = Outgoing(
             subject=subject, id=self._id(source, seq), source=self._origin.name, time=self._clock.now(), data=data
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from goodput_collector.application.ports import Absent, Reading, SourceReader, Unreadable
 from goodput_collector.application.worker import Hung, Worker
+from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Source, SourceStatus
 from goodput_common.runtime.clock import Clock
 from goodput_common.runtime.lifecycle import Part
@@ -35,6 +36,8 @@ class Condition:
     source: Source
     status: SourceStatus = SourceStatus.UNKNOWN
     reason: str = "not read yet"
+    instance: str = ""
+    covered: tuple[ComponentId, ...] = ()
 
 
 class Schedule(Part):
@@ -54,7 +57,9 @@ class Schedule(Part):
         self._publish = publish
         self._clock = clock
         self._tasks = tasks
-        self._conditions = {reader.source: Condition(reader.source) for reader in readers}
+        self._conditions = {
+            (reader.source, reader.instance): Condition(reader.source, instance=reader.instance) for reader in readers
+        }
         self._running: list[asyncio.Task[None]] = []
         self._workers: list[Worker] = []
         self._states = StateLog(_log)
@@ -64,9 +69,9 @@ class Schedule(Part):
 
     async def start(self) -> None:
         for reader in self._readers:
-            worker = Worker(f"source {reader.source}")
+            worker = Worker(f"source {_name(reader)}")
             self._workers.append(worker)
-            self._running.append(self._tasks.spawn(f"source {reader.source}", self._run(reader, worker)))
+            self._running.append(self._tasks.spawn(f"source {_name(reader)}", self._run(reader, worker)))
 
     async def stop_pulling(self) -> None:
         for task in self._running:
@@ -94,10 +99,10 @@ class Schedule(Part):
             except Hung:
                 self._say(reader, SourceStatus.UNKNOWN, f"no answer within {reader.deadline_s:g} s")
             except OSError as error:
-                self._say(reader, SourceStatus.UNKNOWN, f"{error.strerror or error}: {error.filename or reader.source}")
+                self._say(reader, SourceStatus.UNKNOWN, f"{error.strerror or error}: {error.filename or _name(reader)}")
             except Exception as error:  # noqa: BLE001 - one source's bug must not take the others down
                 self._say(reader, SourceStatus.UNKNOWN, f"{type(error).__name__}: {error}")
-                _log.error("source failed", source=str(reader.source), exc_info=error)
+                _log.error("source failed", source=_name(reader), exc_info=error)
             with contextlib.suppress(Hung):
                 await worker.call(reader.close, deadline_s=reader.deadline_s)
             await self._clock.sleep(backoff_s)
@@ -107,8 +112,10 @@ class Schedule(Part):
         with _Wake(reader.wake_fd()) as wake:
             while True:
                 reading = await worker.call(reader.read, deadline_s=reader.deadline_s)
+                if reading.covered is not None:
+                    self._conditions[reader.source, reader.instance].covered = tuple(reading.covered)
                 self._say(reader, SourceStatus.OK, reading.trouble)
-                if reading.samples or reading.dumps:
+                if reading.samples or reading.dumps or reading.snapshots:
                     self._publish(reader.source, reading)
                 yield
                 wake.arm()
@@ -129,14 +136,20 @@ class Schedule(Part):
             await asyncio.sleep(WAKE_SETTLE_S)  # lines come in bursts: one batch for them
 
     def _say(self, reader: SourceReader, status: SourceStatus, reason: str) -> None:
-        condition = self._conditions[reader.source]
+        condition = self._conditions[reader.source, reader.instance]
         condition.status, condition.reason = status, reason
+        if status is not SourceStatus.OK:
+            condition.covered = ()
         self._states.report(
-            str(reader.source),
+            _name(reader),
             f"{status}: {reason}" if reason else str(status),
             "source changed",
             level="info" if status is not SourceStatus.UNKNOWN else "warning",
         )
+
+
+def _name(reader: SourceReader) -> str:
+    return f"{reader.source} {reader.instance}" if reader.instance else str(reader.source)
 
 
 class _Wake:

@@ -8,12 +8,13 @@ import msgspec
 
 from goodput_common.contracts.ids import ComponentId, host_id, rank_id
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
-from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, State
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, Gauge, State
 from goodput_correlator.domain.case import Fact
 
 KINDS: dict[str, type[Any]] = {
     "event": Event,
     "counter": Counter,
+    "gauge": Gauge,
     "state": State,
     "heartbeat": CollectorHeartbeat,
     "rank_registered": RankRegistered,
@@ -33,7 +34,7 @@ def kind_of(fact: Fact) -> str:
 
 def component_of(fact: Fact) -> ComponentId:
     """What the fact speaks of."""
-    if isinstance(fact, Event | Counter | State):
+    if isinstance(fact, Event | Counter | State | Gauge):
         return fact.component
     if isinstance(fact, CollectorHeartbeat):
         return host_id(fact.host)

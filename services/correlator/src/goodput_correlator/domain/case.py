@@ -24,11 +24,11 @@ from goodput_common.contracts.job import (
     RankRegistered,
     StallSuspected,
 )
-from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, State, TelemetryBatch
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, Gauge, State, TelemetryBatch
 from goodput_topology.graph import Fabric
 
 JobFact = RankRegistered | RankProgress | StallSuspected | RankExited | FlightRecorderDump
-Fact = Event | Counter | State | CollectorHeartbeat | JobFact
+Fact = Event | Counter | State | Gauge | CollectorHeartbeat | JobFact
 
 
 class MessageLike(Protocol):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind, InvalidComponentId, host_of, link_ends, parse, rank_of
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
-from goodput_common.contracts.telemetry import Counter, Event, EventName, State
+from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, State
 from goodput_common.contracts.verdict import Evidence
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.finding import Symptom
@@ -148,6 +148,8 @@ def describe(seen: Observed) -> str:
         return f"{fact.component} {fact.name} = {fact.value}"
     if isinstance(fact, Counter):
         return f"{fact.component} {fact.name} +{fact.delta} in {fact.interval_s:g} s"
+    if isinstance(fact, Gauge):
+        return f"{fact.component} {fact.name} = {fact.value:g}"
     if isinstance(fact, RankProgress):
         where = f", in {fact.in_collective}" if fact.in_collective else f", phase {fact.phase}" if fact.phase else ""
         groups = "; ".join(

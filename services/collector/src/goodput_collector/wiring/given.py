@@ -1,0 +1,30 @@
+"""What every source is constructed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from goodput_collector.adapters.bookmarks import Bookmarks
+from goodput_collector.settings import Settings
+from goodput_common.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    settings: Settings
+    boot_id: str
+    clock: Clock
+    bookmarks: Bookmarks
+
+    @property
+    def host(self) -> str:
+        return self.settings.host
+
+    @property
+    def sys_root(self) -> Path:
+        return self.settings.sys_root
+
+    @property
+    def proc_root(self) -> Path:
+        return self.settings.proc_root

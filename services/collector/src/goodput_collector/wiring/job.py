@@ -1,0 +1,32 @@
+"""The ranks of jobs on this host: their processes and what they leave behind."""
+
+from __future__ import annotations
+
+from goodput_collector.adapters.dumps import DumpReader
+from goodput_collector.adapters.process import ProcessReader
+from goodput_collector.application.ports import SourceReader
+from goodput_collector.settings import listed
+from goodput_collector.wiring.given import Given
+
+
+def readers(given: Given) -> list[SourceReader]:
+    settings = given.settings
+    return [
+        ProcessReader(
+            run_dir=settings.run_dir,
+            clock=given.clock,
+            host=given.host,
+            boot_id=given.boot_id,
+            proc_root=given.proc_root,
+            cgroup_root=given.sys_root / "fs" / "cgroup",
+            interval_s=settings.process_interval_s,
+        ),
+        DumpReader(
+            run_dir=settings.run_dir,
+            patterns=listed(settings.flight_recorder_files),
+            fabric=settings.fabric,
+            host=given.host,
+            clock=given.clock,
+            bookmarks=given.bookmarks,
+        ),
+    ]

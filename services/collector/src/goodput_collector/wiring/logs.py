@@ -1,0 +1,99 @@
+"""Logs: the kernel's, and those of training processes."""
+
+from __future__ import annotations
+
+import stat
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from goodput_collector.adapters.files import FileReader, LineParser
+from goodput_collector.adapters.kmsg import KmsgReader
+from goodput_collector.adapters.process import registered_ranks
+from goodput_collector.application.ports import SourceReader
+from goodput_collector.domain.kernel_log import KernelLogParser
+from goodput_collector.domain.nccl_log import JobLogParser, rank_of_log
+from goodput_collector.domain.timestamps import LineClock
+from goodput_collector.settings import listed
+from goodput_collector.wiring.given import Given
+from goodput_common.contracts.telemetry import Source
+from goodput_common.runtime.clock import Clock
+
+
+def readers(given: Given) -> list[SourceReader]:
+    found: list[SourceReader] = []
+    if kernel_log := _kernel_log(given):
+        found.append(kernel_log)
+    if patterns := listed(given.settings.job_logs):
+        found.append(_job_logs(given, patterns))
+    return found
+
+
+def _kernel_log(given: Given) -> SourceReader | None:
+    settings, clock, bookmarks = given.settings, given.clock, given.bookmarks
+    patterns = listed(settings.kernel_log)
+    if not patterns:
+        return None
+    if len(patterns) == 1 and _is_device(patterns[0]):
+        return KmsgReader(
+            patterns[0],
+            host=settings.host,
+            boot_id=given.boot_id,
+            clock=clock,
+            bookmarks=bookmarks,
+            history_s=settings.history_s,
+        )
+    clocks = _LineClocks(clock)
+
+    def parser_of(_: Path) -> LineParser:
+        return KernelLogParser(host=settings.host, clock=clocks.make())
+
+    return FileReader(
+        Source.KERNEL_LOG, patterns, parser_of=parser_of, before_read=clocks.refresh, clock=clock, bookmarks=bookmarks
+    )
+
+
+def _job_logs(given: Given, patterns: tuple[str, ...]) -> SourceReader:
+    settings, clock, bookmarks = given.settings, given.clock, given.bookmarks
+    clocks = _LineClocks(clock)
+
+    def parser_of(path: Path) -> LineParser:
+        jobs = {each.job for each in registered_ranks(settings.run_dir)}
+        job = jobs.pop() if len(jobs) == 1 else path.stem
+        return JobLogParser(host=settings.host, clock=clocks.make(), job=job, rank=rank_of_log(path.name))
+
+    return FileReader(
+        Source.JOB_LOG, patterns, parser_of=parser_of, before_read=clocks.refresh, clock=clock, bookmarks=bookmarks
+    )
+
+
+class _LineClocks:
+    """The line clocks of files that grow: local time, dated against now, boot-relative against this boot."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._made: list[LineClock] = []
+
+    def make(self) -> LineClock:
+        now = self._clock.now()
+        made = LineClock(
+            reference=now,
+            boot_at=now - timedelta(seconds=time.clock_gettime(time.CLOCK_MONOTONIC)),
+            zone=datetime.now().astimezone().tzinfo or UTC,
+            live=True,
+        )
+        self._made.append(made)
+        return made
+
+    def refresh(self) -> None:
+        now = self._clock.now()
+        for each in self._made:
+            each.collected(now)
+
+
+def _is_device(path: str) -> bool:
+    """A device, or nothing that is there: then the reader says what is missing."""
+    try:
+        return stat.S_ISCHR(Path(path).stat().st_mode)
+    except OSError:
+        return path.startswith("/dev/")
