@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from goodput_common.http.api import create_api
 from goodput_common.http.auth import Auth
 from goodput_common.http.server import HttpServer
-from goodput_common.http.sse import SseEvent, SseHub
+from goodput_common.http.sse import encode_event, event_stream
 from goodput_common.http.structs import StructResponse
 from goodput_common.runtime.health import Health
 from goodput_common.runtime.lifecycle import StartError, run_service
 from goodput_common.runtime.metrics import Metrics
 from goodput_common.runtime.tasks import Tasks
 
+TOKEN = "a-token-of-an-admin"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+
 
 class Running:
-    """A service of one HTTP server, with a route that waits and a stream."""
+    """A service of one HTTP server, with a route that waits and a stream that goes on until the service stops."""
 
     def __init__(self) -> None:
-        self.hub = SseHub()
+        self.closing = asyncio.Event()
         self.release = asyncio.Event()
         self.entered = asyncio.Event()
         self.stop = asyncio.Event()
@@ -38,11 +42,11 @@ class Running:
             "test",
             "1",
             health=self.health,
-            auth=Auth.open_to_all(),
+            auth=Auth.from_json(json.dumps({TOKEN: {"role": "admin", "name": "test"}})),
             metrics=Metrics(process=False),
             routers=[self._router()],
         )
-        self.hub.attach(app)
+        app.state.on_stop.append(self.closing.set)
         self.server = HttpServer(app, host="127.0.0.1", port=0, tasks=tasks)
         service = run_service("test", [self.server], health=self.health, tasks=tasks, stop=self.stop)
         self.service = asyncio.create_task(service)
@@ -57,10 +61,15 @@ class Running:
             return StructResponse({"done": True})
 
         @router.get("/events")
-        async def events(request: Request) -> Response:
-            return self.hub.response(request)
+        async def events() -> Response:
+            return event_stream(self._stream())
 
         return router
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        yield encode_event("hello", {})
+        await self.closing.wait()
+        yield encode_event("closing", {"reason": "the service is stopping"})
 
     async def ready(self) -> Running:
         for _ in range(1000):
@@ -118,21 +127,20 @@ async def test_the_server_leaves_the_signals_alone(running: Callable[[], Any]) -
 
 async def test_a_stop_ends_event_streams_with_a_reason(running: Callable[[], Any]) -> None:
     service = await running()
-    async with httpx.AsyncClient(timeout=20) as client, client.stream("GET", f"{service.server.url}/events") as stream:
+    client = httpx.AsyncClient(headers=HEADERS, timeout=20)
+    async with client, client.stream("GET", f"{service.server.url}/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         lines = stream.aiter_lines()
         assert await anext(lines) == "event: hello"
-        service.hub.publish(SseEvent("7", "verdict", {"id": "v"}))
         service.stop.set()
         rest = [line async for line in lines]
-    assert "id: 7" in rest
     assert rest[-3:-1] == ["event: closing", 'data: {"reason":"the service is stopping"}']
     assert await service.service == 0
 
 
 async def test_a_stop_lets_a_request_in_hand_finish_and_takes_no_new_one(running: Callable[[], Any]) -> None:
     service = await running()
-    async with httpx.AsyncClient(timeout=20) as client:
+    async with httpx.AsyncClient(headers=HEADERS, timeout=20) as client:
         in_hand = asyncio.create_task(client.get(f"{service.server.url}/wait"))
         await service.entered.wait()
         service.stop.set()
@@ -153,7 +161,7 @@ async def test_a_stop_lets_a_request_in_hand_finish_and_takes_no_new_one(running
 
 async def test_a_request_that_never_ends_does_not_keep_the_service(running: Callable[[], Any]) -> None:
     service = await running()
-    async with httpx.AsyncClient(timeout=20) as client:
+    async with httpx.AsyncClient(headers=HEADERS, timeout=20) as client:
         hanging = asyncio.create_task(client.get(f"{service.server.url}/wait"))
         await service.entered.wait()
         service.stop.set()

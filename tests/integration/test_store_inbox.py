@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from goodput_common.runtime.tasks import Tasks
 from goodput_common.store.engine import create_engine
-from goodput_common.store.inbox import InboxPruner, first_time, inbox_table, prune_inbox
+from goodput_common.store.inbox import first_time, inbox_table, prune_inbox
 
 METADATA = sa.MetaData(schema="svc")
 INBOX = inbox_table(METADATA)
@@ -86,19 +85,6 @@ async def test_only_what_is_older_than_the_bound_is_forgotten(engine: AsyncEngin
         old = INBOX.update().where(INBOX.c.message_id < "m4").values(seen_at=sa.func.now() - timedelta(days=40))
         await connection.execute(old)
         assert await prune_inbox(connection, INBOX, rows_max=3) == 3
-    assert await InboxPruner(engine, INBOX, tasks=Tasks()).prune() == 1
+        assert await prune_inbox(connection, INBOX, rows_max=3) == 1
     async with engine.begin() as connection:
         assert [await first_time(connection, INBOX, "recovery", f"m{n}") for n in (0, 4, 5)] == [True, False, False]
-
-
-async def test_the_pruner_lives_through_a_database_that_is_away() -> None:
-    tasks = Tasks()
-    away = create_engine("postgresql://goodput@127.0.0.1:1/goodput")
-    pruner = InboxPruner(away, INBOX, tasks=tasks, every_s=0.01)
-    await pruner.start()
-    await asyncio.sleep(0.1)
-    assert tasks.names() == ["inbox pruner"]
-    await pruner.stop_pulling()
-    assert tasks.names() == []
-    assert tasks.crash is None
-    await away.dispose()

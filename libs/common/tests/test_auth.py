@@ -58,10 +58,6 @@ def test_without_tokens_nobody_gets_in_and_the_refusal_says_why() -> None:
         Auth.from_json("{}").authenticate(_bearer("anything-at-all-here"))
 
 
-def test_open_access_is_a_choice_made_in_code() -> None:
-    assert Auth.open_to_all(Role.VIEWER).authenticate(None) == Principal("anonymous", Role.VIEWER)
-
-
 @pytest.mark.parametrize(
     ("entries", "said"),
     [

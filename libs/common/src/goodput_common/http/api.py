@@ -60,7 +60,7 @@ def create_api(
     )
     app.state.auth = auth
     app.state.health = health
-    app.state.sse_hubs = []
+    app.state.on_stop = []
     problem.install(app)
     if cors_origins:
         app.add_middleware(

@@ -77,7 +77,6 @@ class Auth:
     def __init__(self, principals: dict[str, Principal] | None = None) -> None:
         """`principals` maps `sha256` hex digests of tokens to their owners."""
         self._by_digest = {bytes.fromhex(digest): principal for digest, principal in (principals or {}).items()}
-        self._anonymous: Principal | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Auth:
@@ -102,14 +101,6 @@ class Auth:
             principals[digest] = Principal(entry.name or who, entry.role, jobs)
         return cls(principals)
 
-    @classmethod
-    def open_to_all(cls, role: Role = Role.ADMIN) -> Auth:
-        """Let everyone in without a token: for the demo and tests on a loopback address, chosen by the code that starts
-        it."""
-        auth = cls()
-        auth._anonymous = Principal("anonymous", role)
-        return auth
-
     def principal_of(self, token: str) -> Principal | None:
         """The owner of a token; the time taken does not depend on which entry matches."""
         if len(token) > _TOKEN_CHARS_MAX:
@@ -123,8 +114,6 @@ class Auth:
 
     def authenticate(self, credentials: HTTPAuthorizationCredentials | None) -> Principal:
         """Raises Problem 401."""
-        if self._anonymous is not None:
-            return self._anonymous
         if credentials is None:
             detail = "send a token: Authorization: Bearer <token>"
             if not self._by_digest:

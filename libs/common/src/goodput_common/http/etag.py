@@ -1,7 +1,7 @@
 """Conditional requests: a dashboard that polls every second gets 304 and no body as long as nothing has changed.
 
 A **strong** ETag promises the same bytes; a **weak** one (`W/"…"`) the same meaning, which is what a version number or a
-"newest change" can promise. `If-None-Match` compares weakly (RFC 9110 13.1.2), `If-Match`, which guards a change, strongly.
+"newest change" can promise. `If-None-Match` compares weakly (RFC 9110 13.1.2).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 from fastapi import Request
 from starlette.responses import Response
-
-from goodput_common.http.problem import Problem
 
 _TAG = re.compile(r'\s*(?P<tag>(?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*(?:,|$)')
 # `private`: what a caller may see depends on its token. `no-cache`: keep it, but ask before using it.
@@ -35,7 +33,7 @@ def _quoted(content: bytes) -> str:
 
 
 def parse_tags(header: str) -> tuple[str, ...]:
-    """The tags of an If-Match or If-None-Match header; `("*",)` for any. Junk gives no tags, hence no match."""
+    """The tags of an If-None-Match header; `("*",)` for any. Junk gives no tags, hence no match."""
     if header.strip() == "*":
         return ("*",)
     tags: list[str] = []
@@ -66,15 +64,6 @@ def tagged(response: Response, etag: str) -> Response:
     for name, value in _HEADERS.items():
         response.headers[name] = value
     return response
-
-
-def check_if_match(request: Request, etag: str) -> None:
-    """Raise 412 when the client's `If-Match` names another version than `etag` (strong). Without the header, pass."""
-    header = request.headers.get("if-match")
-    if header is None:
-        return
-    if not any(tag == "*" or (tag == etag and not tag.startswith("W/")) for tag in parse_tags(header)):
-        raise Problem(412, "it has changed since you read it: read it again, then repeat", kind="changed", current=etag)
 
 
 def conditional(request: Request, content: Any, etag: str | None = None) -> Response:

@@ -40,15 +40,15 @@ class HttpServer(Part):
     name = "http server"
 
     def __init__(self, app: FastAPI, *, host: str, port: int, tasks: Tasks) -> None:
-        self._app, self._host, self._wanted_port, self._tasks = app, host, port, tasks
+        self._app, self._host, self._port, self._tasks = app, host, port, tasks
         self._server: _Server | None = None
         self._socket: socket.socket | None = None
         self._task: asyncio.Task[Any] | None = None
 
     @property
     def port(self) -> int:
-        """The real one, also where 0 was asked for."""
-        return int(self._socket.getsockname()[1]) if self._socket is not None else self._wanted_port
+        """The real one, also where 0 was asked for, and also when it is no longer listened on."""
+        return self._port
 
     @property
     def url(self) -> str:
@@ -56,7 +56,8 @@ class HttpServer(Part):
         return f"http://{host}:{self.port}"
 
     async def start(self) -> None:
-        self._socket = _bind(self._host, self._wanted_port)
+        self._socket = _bind(self._host, self._port)
+        self._port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             self._app,
             lifespan="off",
@@ -77,8 +78,8 @@ class HttpServer(Part):
 
     async def stop_pulling(self) -> None:
         self._app.state.stopping = True
-        for hub in self._app.state.sse_hubs:
-            hub.close()
+        for end_streams in self._app.state.on_stop:
+            end_streams()
         if self._server is not None:
             self._server.should_exit = True
 

@@ -1,11 +1,9 @@
-"""Time and identity as inputs (ports), so that a run can be replayed."""
+"""Time as an input (a port), so that a run can be replayed."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -20,13 +18,6 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class Entropy(Protocol):
-    def id(self) -> str:
-        """A fresh unique id."""
-
-    def uniform(self, low: float, high: float) -> float: ...
-
-
 class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -36,27 +27,6 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-class SystemEntropy:
-    def id(self) -> str:
-        return uuid.uuid4().hex
-
-    def uniform(self, low: float, high: float) -> float:
-        return random.SystemRandom().uniform(low, high)
-
-
-class SeededEntropy:
-    """The same ids and numbers from the same seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def id(self) -> str:
-        return f"{self._random.getrandbits(128):032x}"
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._random.uniform(low, high)
 
 
 class ManualClock:

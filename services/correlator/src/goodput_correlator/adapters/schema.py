@@ -4,7 +4,8 @@ Three families. *Input*: `evidence` (every sample and report, one row each), `re
 rank, by generation), `topology_parts` (snapshots as they came, until all parts are there). *Decisions*: `incidents`,
 `verdicts` (one row a version, `body` being the exact bytes that went to the bus), `citations` (which evidence a version
 rests on), `events` (what the SSE stream tells, in order). *When*: `grid` (the last second that was analysed, and under
-which term of the lease). Outbox, inbox and lease come from `goodput_common.store`.
+which term of the lease). Outbox and lease come from `goodput_common.store`; there is no inbox, because a sample's id is the
+key of its row of evidence.
 
 The graph itself lives in the tables of `goodput_topology.postgres`, in the same schema.
 """
@@ -29,7 +30,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON
 
-from goodput_common.store.inbox import inbox_table
 from goodput_common.store.lease import lease_table
 from goodput_common.store.outbox import outbox_table
 from goodput_topology.postgres import topology_tables
@@ -39,7 +39,6 @@ metadata = MetaData(schema=SCHEMA)
 
 topology = topology_tables(metadata)
 outbox = outbox_table(metadata)
-inbox = inbox_table(metadata)
 lease = lease_table(metadata)
 _INSTANT = DateTime(timezone=True)
 

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from goodput_common.http.auth import Principal, Tenant
 from goodput_common.http.problem import Problem
-from goodput_common.http.sse import encode_event
+from goodput_common.http.sse import encode_event, event_stream
 from goodput_common.runtime.clock import Clock
 from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.tasks import Tasks, stop_task
@@ -88,19 +88,9 @@ class EventFeed(Part):
         return True
 
 
-class _StreamEnd:
-    """What `HttpServer` closes when the service stops."""
-
-    def __init__(self, feed: EventFeed) -> None:
-        self._feed = feed
-
-    def close(self) -> None:
-        self._feed.end_streams()
-
-
 def attach(state: Any, feed: EventFeed) -> None:
     state.feed = feed
-    state.sse_hubs.append(_StreamEnd(feed))
+    state.on_stop.append(feed.end_streams)
 
 
 @router.get(
@@ -133,7 +123,7 @@ async def follow(
         principal.check_job(job)
         jobs = frozenset((job,))
     stream = _stream(feed, context, principal, jobs=jobs, kind=kind, after=after, gone=gone)
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return event_stream(stream)
 
 
 async def _stream(
