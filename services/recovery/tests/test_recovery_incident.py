@@ -110,12 +110,38 @@ def test_a_verdict_that_resolves_before_execution_cancels_the_plan() -> None:
     assert "steps resumed" in newest(decision.incident).reason
 
 
-def test_a_watch_ends_as_recovered_when_the_verdict_resolves() -> None:
+def test_a_resolved_verdict_alone_does_not_end_a_watch_as_recovered() -> None:
     incident = opened(make_verdict(F.UNDETERMINED, None))
     incident = chain.ticked(incident, at(3)).incident
     assert states(incident) == [(A.OBSERVE, P.VERIFYING)]
-    incident = chain.heard(incident, make_verdict(version=2, state=VerdictState.RESOLVED), at(9)).incident
-    assert states(incident) == [(A.OBSERVE, P.RECOVERED)]
+    decision = chain.heard(incident, make_verdict(version=2, state=VerdictState.RESOLVED), at(9))
+    assert states(decision.incident) == [(A.OBSERVE, P.VERIFYING)]
+    assert [event.what for event in decision.events if isinstance(event, Noted)] == ["verdict_resolved"]
+    plan = newest(decision.incident).id
+    moves = chain.judged(decision.incident, plan, Seen(Outcome.RECOVERED, "all ranks move"), at(12)).incident
+    assert states(moves) == [(A.OBSERVE, P.RECOVERED)]
+    ended = chain.judged(decision.incident, plan, Seen(Outcome.ENDED, "the job was withdrawn"), at(12)).incident
+    assert states(ended) == [(A.OBSERVE, P.SUPERSEDED)]
+    assert newest(ended).reason == "the job was withdrawn"
+
+
+def test_an_action_whose_job_ended_unproven_has_failed_and_nothing_larger_follows() -> None:
+    incident = ticked_until_executing(opened())
+    incident = chain.acted(incident, newest(incident).id, done=True, result="done", ctx=at(15)).incident
+    incident = chain.judged(incident, newest(incident).id, Seen(Outcome.ENDED, "all left"), at(20)).incident
+    assert states(incident) == [(A.SWAP_NODE, P.FAILED)]
+    assert newest(incident).result == "all left"
+    over = make_facts(finished=True)
+    other = make_verdict(F.NVLINK, "nvlink:h2/0/1", version=2)
+    decision = chain.heard(incident, other, at(21, facts=over))
+    assert decision.incident.plans == incident.plans
+    assert [event.what for event in decision.events if isinstance(event, Noted)] == ["verdict_after_end"]
+
+
+def test_nothing_is_done_for_a_job_that_has_run_to_its_end() -> None:
+    incident = chain.ticked(opened(), at(3, facts=make_facts(finished=True))).incident
+    assert states(incident) == [(A.SWAP_NODE, P.SUPERSEDED)]
+    assert "left cleanly" in newest(incident).reason
 
 
 def test_a_watch_gives_way_when_the_culprit_is_named() -> None:

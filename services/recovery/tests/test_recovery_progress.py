@@ -73,6 +73,10 @@ class Job:
                 after(seconds),
             )
 
+    def leave(self, seconds: float) -> None:
+        for rank in range(self.size):
+            self.progress.exited(RankExited(fabric="f", job="j", rank=rank, host=f"h{rank}", at=after(seconds)))
+
     def look(self, plan: Plan, watch: Watch, seconds: float) -> Outcome:
         return look(self.progress, plan, watch, POLICY, after(seconds)).outcome
 
@@ -194,13 +198,91 @@ def test_after_a_restart_nothing_fails_before_it_was_watched_for_a_while() -> No
     assert job.look(plan, watch, 521) is Outcome.FAILED
 
 
-def test_a_job_that_runs_to_its_end_is_recovered() -> None:
+def test_a_job_that_moves_again_and_runs_to_its_end_is_recovered() -> None:
     job, plan, watch = Job(2), a_plan(), Watch(since=START)
     job.register()
-    job.report(1, 101)
-    for rank in range(2):
-        job.progress.exited(RankExited(fabric="f", job="j", rank=rank, host="h", at=after(2), clean=True))
+    job.report(1, 100)
+    assert job.look(plan, watch, 1) is Outcome.WAIT
+    job.report(2, 101)
+    job.leave(2)
     assert job.look(plan, watch, 2) is Outcome.RECOVERED
+
+
+def test_ranks_that_left_cleanly_without_a_step_under_watch_prove_nothing() -> None:
+    for last_step in (100, 101):  # at the stall; and beyond it, but finished before the watch began
+        job, plan, watch = Job(2), a_plan(), Watch(since=START)
+        job.register()
+        job.report(1, last_step)
+        job.look(plan, watch, 1)
+        job.leave(2)
+        seen = look(job.progress, plan, watch, POLICY, after(2))
+        assert seen.outcome is Outcome.ENDED
+        assert seen.text == "all 2 ranks left cleanly: their steps were not seen to move again"
+
+
+def test_stored_exits_without_any_report_prove_nothing() -> None:
+    job, plan, watch = Job(2), a_plan(), Watch(since=START)
+    job.register()
+    job.leave(1)
+    assert job.look(plan, watch, 2) is Outcome.ENDED
+
+
+def test_one_rank_that_left_without_moving_keeps_the_end_from_being_proof() -> None:
+    job, plan, watch = Job(3), a_plan(), Watch(since=START)
+    job.register()
+    job.report(1, 100)
+    job.look(plan, watch, 1)
+    job.report(2, 105, ranks=(0, 2))
+    job.leave(3)
+    assert job.look(plan, watch, 3) is Outcome.ENDED
+
+
+def test_an_exit_of_the_process_before_is_ignored() -> None:
+    job = Job(2)
+    job.register()
+    job.leave(-1)  # before the registration
+    assert job.progress.left == {}
+    elsewhere = RankExited(fabric="f", job="j", rank=0, host="h9", at=after(5), clean=True)
+    job.progress.exited(elsewhere)
+    assert job.progress.left == {}
+    job.leave(1)
+    assert job.progress.finished()
+
+
+def test_a_resolved_verdict_of_a_silent_job_ends_a_watch_unproven() -> None:
+    plan, watch = a_plan(passive=True), Watch(since=START)
+    early = look(None, plan, watch, POLICY, after(5), "the job ended")
+    assert early.outcome is Outcome.WAIT
+    seen = look(None, plan, watch, POLICY, after(26), "the job ended")
+    assert seen.outcome is Outcome.ENDED
+    assert "verdict resolved: the job ended" in seen.text
+
+
+def test_a_resolved_verdict_lets_ranks_stay_away_until_the_actions_deadline() -> None:
+    job, plan, watch = Job(), a_plan(), Watch(since=START)
+    job.register()
+    job.report(-1, 100)
+    for seconds in range(1, 100):
+        assert look(job.progress, plan, watch, POLICY, after(seconds), "the job ended").outcome is Outcome.WAIT
+    assert look(job.progress, plan, watch, POLICY, after(101), "the job ended").outcome is Outcome.ENDED
+
+
+def test_ranks_that_stand_still_are_failed_whatever_the_verdict_says() -> None:
+    job, plan, watch = Job(), a_plan(), Watch(since=START)
+    job.register()
+    for seconds in range(1, 102):
+        job.report(seconds, 100)
+        seen = look(job.progress, plan, watch, POLICY, after(seconds), "steps resumed")
+        assert seen.outcome is (Outcome.WAIT if seconds < 100 else Outcome.FAILED)
+
+
+def test_moving_ranks_of_which_there_may_be_more_are_no_proof_and_no_failure() -> None:
+    job, plan, watch = Job(), a_plan(), Watch(since=START)
+    for seconds in range(1, 100):
+        job.report(seconds, 100 + seconds)
+        assert job.look(plan, watch, seconds) is Outcome.WAIT
+    job.report(101, 300)
+    assert job.look(plan, watch, 101) is Outcome.BLIND
 
 
 def test_a_job_that_moved_all_along_is_not_proved_by_its_steps() -> None:
@@ -209,6 +291,11 @@ def test_a_job_that_moved_all_along_is_not_proved_by_its_steps() -> None:
     for seconds in range(1, 50):
         job.report(seconds, 100 + seconds)
         assert job.look(plan, watch, seconds) is Outcome.WAIT
+    outcomes = []
+    for seconds in range(50, 60):
+        job.report(seconds, 100 + seconds)
+        outcomes.append(look(job.progress, plan, watch, POLICY, after(seconds), "throttling is over").outcome)
+    assert (outcomes[0], outcomes[-1]) == (Outcome.WAIT, Outcome.RECOVERED), "moving counts from the resolution on"
 
 
 def test_moving_is_unknown_when_nobody_was_heard_lately() -> None:

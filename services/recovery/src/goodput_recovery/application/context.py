@@ -93,6 +93,7 @@ def inputs_of(ctx: Context, verdict: Verdict) -> dict[str, Any]:
             "world_size": ctx.facts.world_size,
             "moving": ctx.facts.moving,
             "ranks_gone": sorted(ctx.facts.ranks_gone)[:64],
+            "finished": ctx.facts.finished,
             "spare_nodes": ctx.facts.spare_nodes,
             "capacity_left": ctx.facts.capacity_left,
             "stall_step": ctx.stall_step,

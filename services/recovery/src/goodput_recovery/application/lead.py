@@ -177,7 +177,7 @@ class Leader(Part):
             await self._store.prune()
 
     async def _verify(self, plans: list[tuple[Incident, Plan]]) -> None:
-        seen = await self._verifier.look([plan for _, plan in plans])
+        seen = await self._verifier.look(plans)
         for incident, plan in plans:
             what = seen[plan.id]
             if what.outcome is Outcome.WAIT and what.text == plan.waiting:

@@ -8,15 +8,17 @@ store, because a registration comes only once. `Verifier` looks at the plans und
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from goodput_common.bus.errors import Reject, Retry
 from goodput_common.bus.ports import Message
 from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered
+from goodput_common.contracts.verdict import VerdictState
 from goodput_common.runtime.clock import Clock
 from goodput_recovery.application.ports import Store, StoreUnavailable
 from goodput_recovery.domain.facts import Facts
+from goodput_recovery.domain.incident import Incident
 from goodput_recovery.domain.plan import Plan
 from goodput_recovery.domain.policy import Policy
 from goodput_recovery.domain.progress import JobProgress, Seen, Watch, look
@@ -73,6 +75,7 @@ class Ranks:
             world_size=progress.world_size or len(progress.ranks) or None,
             moving=progress.moving(now),
             ranks_gone=frozenset(progress.left),
+            finished=progress.finished(),
         )
 
     def _job(self, job: str) -> JobProgress:
@@ -94,8 +97,9 @@ class Verifier:
         self._watches: dict[str, Watch] = {}
         self._looked_at: datetime | None = None
 
-    async def look(self, plans: list[Plan]) -> dict[str, Seen]:
-        """Judge all plans that are being verified now; forgets those that are not any more."""
+    async def look(self, verifying: Sequence[tuple[Incident, Plan]]) -> dict[str, Seen]:
+        """Judge all plans that are being verified now, each with its incident; forgets those that are not any more."""
+        plans = [plan for _, plan in verifying]
         now = self._clock.now()
         blind_s = 0.0
         if plans and not await self._bus_healthy() and self._looked_at is not None:
@@ -103,9 +107,10 @@ class Verifier:
         self._looked_at = now
         self._watches = {plan.id: self._watches.get(plan.id) or Watch(since=now) for plan in plans}
         seen: dict[str, Seen] = {}
-        for plan in plans:
+        for incident, plan in verifying:
             watch = self._watches[plan.id]
+            resolved = incident.verdict.resolution if incident.verdict.state is VerdictState.RESOLVED else None
             watch.blind_s += blind_s
             progress = await self._ranks.recall(plan.job) if plan.job is not None else None
-            seen[plan.id] = look(progress, plan, watch, self._policy, now)
+            seen[plan.id] = look(progress, plan, watch, self._policy, now, resolved)
         return seen

@@ -22,6 +22,7 @@ class Facts:
     world_size: int | None = None
     moving: bool | None = None  # steps of the job were seen to move just now
     ranks_gone: frozenset[int] = frozenset()  # left, and not yet back in a newer generation
+    finished: bool = False  # every rank has left cleanly
     spare_nodes: int | None = None
     capacity_left: bool | None = None
 

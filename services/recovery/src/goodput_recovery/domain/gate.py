@@ -60,6 +60,8 @@ def next_step(plan: Plan, verdict: Verdict, ctx: Context) -> Go | Stay:
         return Stay(plan.waiting)
     if ctx.job_recovered_at is not None and verdict.published_at <= ctx.job_recovered_at:
         return Go(PlanState.SUPERSEDED, "the job recovered after this verdict was written")
+    if ctx.facts.finished:
+        return Go(PlanState.SUPERSEDED, "every rank has left cleanly: nothing is left to bring back")
     if plan.state is PlanState.PROPOSED:
         return _proposed(plan, verdict, ctx)
     if plan.state is PlanState.AWAITING_APPROVAL:

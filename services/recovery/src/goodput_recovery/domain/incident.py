@@ -10,9 +10,15 @@ What a new version of the verdict does:
     none, or ended without an action    anything                            a new plan, unless refused or vetoed before
     open, nothing done yet              the same step                       noted; its confidence counts from now on
     open, nothing done yet              another step                        superseded by a new plan
-    open, nothing done yet              nothing: it is resolved             superseded (a watch: recovered)
+    open, nothing done yet              nothing: it is resolved             superseded
+    a watch under way                   nothing: it is resolved             noted; the ranks show what it was (see below)
     executing or verifying an action    anything                            noted; used if the verification fails
     recovered by an action              anything                            noted; a relapse is a new incident
+    none open, the job ran to its end   anything                            noted; nothing is left to bring back
+
+A resolved verdict is no proof that training is back: the job may have been withdrawn. Only its steps are (`progress`). A
+plan whose job ended without that proof is superseded if it only watched, else failed; either way with the reason, and
+nothing larger follows. Where there is no job, there are no steps: there the verdict's end is the end.
 """
 
 from __future__ import annotations
@@ -108,6 +114,8 @@ def heard(incident: Incident | None, verdict: Verdict, ctx: Context) -> Decision
         return _note(incident, "verdict_after_action", why, current)
     if any(plan.state is PlanState.RECOVERED for plan in incident.executed):
         return _note(incident, "verdict_after_recovery", "the incident is over: a relapse would be a new incident")
+    if current is None and ctx.facts.finished:
+        return _note(incident, "verdict_after_end", "every rank has left cleanly: nothing is left to bring back")
     return _reconsider(incident, current, ctx)
 
 
@@ -164,6 +172,9 @@ def judged(incident: Incident, plan_id: str, seen: Seen, ctx: Context) -> Decisi
         return _wait(incident, plan, seen.text) if plan.open else Decision(incident)
     if seen.outcome is Outcome.RECOVERED:
         return _move(incident, plan, PlanState.RECOVERED, ctx, seen.text, result=seen.text)
+    if seen.outcome is Outcome.ENDED:
+        ended_as = PlanState.SUPERSEDED if plan.passive else PlanState.FAILED
+        return _move(incident, plan, ended_as, ctx, seen.text, result=seen.text)
     decision = _move(incident, plan, PlanState.FAILED, ctx, seen.text, result=seen.text)
     only_person = ""
     if seen.outcome is Outcome.BLIND:
@@ -176,9 +187,10 @@ def judged(incident: Incident, plan_id: str, seen: Seen, ctx: Context) -> Decisi
 def _resolved(incident: Incident, ctx: Context) -> Decision:
     plan = incident.open_plan
     why = f"verdict resolved: {incident.verdict.resolution or 'no reason given'}"
-    if plan is None or plan.executed:
+    watching = plan is not None and plan.passive and plan.state is PlanState.VERIFYING
+    if plan is None or plan.executed or (watching and plan.job is not None):
         return _note(incident, "verdict_resolved", why, plan)
-    if plan.passive and plan.state is PlanState.VERIFYING:
+    if watching:
         return _move(incident, plan, PlanState.RECOVERED, ctx, why, result=why)
     return _move(incident, plan, PlanState.SUPERSEDED, ctx, f"{why}, before anything was done")
 

@@ -6,7 +6,7 @@
         |
         +--> refused (budget, policy, nobody approved in time)
         +--> vetoed (a person said no)
-        +--> superseded (the verdict changed or was resolved before anything was done)
+        +--> superseded (the verdict changed or was resolved before anything was done, or the job ended)
 
 A *passive* plan (observe, hand to a person) does nothing, so it has nothing to execute: it goes from proposed straight to
 verifying, which for it means watching, and may still be superseded or vetoed there.
@@ -90,7 +90,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     verify_by: datetime | None = None
     stall_generation: int = 0
     stall_step: int | None = None
-    steps_prove: bool = True  # False where the job moved all along: then only a resolved verdict shows that it is well
+    steps_prove: bool = True  # False where the job moved all along: then the verdict must be resolved, too
     result: str = ""
     escalates: str = ""  # the plan whose failure led to this one
 

@@ -5,6 +5,10 @@ time every one has finished at least one more. A stall that is merely reported l
 action but heard of after it) passes the first test and not the second. A job that was restored from a checkpoint starts
 below the step where it stalled, so a newer generation is measured against its own beginning.
 
+Nothing but steps is proof. That ranks left cleanly, or that the verdict was resolved, says that the stall is over and not
+that training came back: a job that was withdrawn looks just the same. Such a plan has *ended*, unproven. A resolved verdict
+counts only beside moving steps, for a job that had moved all along.
+
 Silence is not failure. Time in which nothing could be heard does not count towards the deadline, and a plan that ends
 without any report is *blind*: that goes to a person, not to the next larger action.
 """
@@ -61,8 +65,12 @@ class JobProgress:
 
     def exited(self, exit_: RankExited) -> None:
         self._reach(exit_.generation)
-        if exit_.generation == self.generation:
-            self.left[exit_.rank] = exit_.clean
+        if exit_.generation != self.generation:
+            return
+        known = self.processes.get(exit_.rank)
+        if known is not None and (known.host != exit_.host or exit_.at < known.at):
+            return  # of the process before this one, told late
+        self.left[exit_.rank] = exit_.clean
 
     def reported(self, report: RankProgress, heard_at: datetime) -> bool:
         """Take a report in; returns whether it was newer than what is known of the rank."""
@@ -113,6 +121,7 @@ class Outcome(enum.StrEnum):
     RECOVERED = "recovered"
     FAILED = "failed"
     BLIND = "blind"  # the deadline passed without a report to judge by
+    ENDED = "ended"  # the job is over or withdrawn, and its steps were not seen to move again
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,39 +132,88 @@ class Seen:
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """One plan under verification. `blind_s` is the time in which the bus was away, which does not count."""
+    """One plan under verification. `blind_s` is the time in which the bus was away, which does not count; `began` are the
+    steps of the ranks at the first look, in `began_generation`; `resolved_at` is when the verdict was first seen resolved.
+    """
 
     since: datetime
     blind_s: float = 0.0
+    began: dict[int, int] | None = None
+    began_generation: int = -1
+    resolved_at: datetime | None = None
     first_moved_at: datetime | None = None
     steps_then: dict[int, int] = field(default_factory=dict)
     generation: int = -1
 
 
-def look(progress: JobProgress | None, plan: Plan, watch: Watch, policy: Policy, now: datetime) -> Seen:
-    """Judge one plan now. `watch` remembers when every rank had moved for the first time."""
-    if not plan.steps_prove:
+def look(
+    progress: JobProgress | None, plan: Plan, watch: Watch, policy: Policy, now: datetime, resolved: str | None = None
+) -> Seen:
+    """Judge one plan now. `watch` remembers what was seen at earlier looks; `resolved` is why the verdict is resolved, None
+    while it is not."""
+    if resolved is not None and watch.resolved_at is None:
+        watch.resolved_at = now
+    if watch.began is None and progress is not None:
+        watch.began = {number: rank.step for number, rank in progress.ranks.items()}
+        watch.began_generation = progress.generation
+    if progress is not None and progress.finished():
+        return _finished(progress, plan, watch, resolved)
+    if _withdrawn(progress, plan, watch, policy, now):
+        return Seen(Outcome.ENDED, f"no rank speaks any more{_because(resolved)}: its steps were not seen to move again")
+    if not plan.steps_prove and resolved is None:
         return _deadline(progress, plan, watch, policy, now, "the verdict is not resolved")
-    if progress is not None and progress.ranks:
-        if progress.generation != watch.generation:
-            watch.generation, watch.first_moved_at = progress.generation, None
-        if progress.finished():
-            return Seen(Outcome.RECOVERED, f"all {progress.world_size} ranks ran to their end")
-        behind = _behind(progress, plan)
-        if behind:
-            watch.first_moved_at = None
-        elif watch.first_moved_at is None:
-            watch.first_moved_at = now
-            watch.steps_then = {number: rank.step for number, rank in progress.ranks.items()}
-        elif _held(progress, watch, policy, now):
-            slowest = min(rank.step for rank in progress.ranks.values())
-            where = f"generation {progress.generation}"
-            return Seen(
-                Outcome.RECOVERED, f"all {len(progress.ranks)} ranks move again, at step {slowest} or beyond in {where}"
-            )
-    else:
-        behind = "no rank has reported"
-    return _deadline(progress, plan, watch, policy, now, behind or "ranks moved once and stopped again")
+    if progress is None or not progress.ranks:
+        return _deadline(progress, plan, watch, policy, now, "no rank has reported")
+    behind = _moved(progress, plan, watch, policy, now)
+    if behind is None:
+        slowest = min(rank.step for rank in progress.ranks.values())
+        where = f"generation {progress.generation}"
+        text = f"all {len(progress.ranks)} ranks move again, at step {slowest} or beyond in {where}"
+        if progress.world_size is not None:
+            return Seen(Outcome.RECOVERED, text)
+        return _deadline(None, plan, watch, policy, now, "every rank heard moves, but how many the job has is not known")
+    return _deadline(progress, plan, watch, policy, now, behind)
+
+
+def _moved(progress: JobProgress, plan: Plan, watch: Watch, policy: Policy, now: datetime) -> str | None:
+    """None once every rank has moved and kept moving under this watch, else what is missing."""
+    if progress.generation != watch.generation:
+        watch.generation, watch.first_moved_at = progress.generation, None
+    if behind := _behind(progress, plan):
+        watch.first_moved_at = None
+        return behind
+    if watch.first_moved_at is None:
+        watch.first_moved_at = now
+        watch.steps_then = {number: rank.step for number, rank in progress.ranks.items()}
+    elif _held(progress, watch, policy, now):
+        return None
+    return "ranks moved once and stopped again"
+
+
+def _finished(progress: JobProgress, plan: Plan, watch: Watch, resolved: str | None) -> Seen:
+    """Every rank left cleanly. There is no holding time after the end, so each must have moved under this watch."""
+    began = watch.began or {} if watch.began_generation == progress.generation else {}
+    under_watch = all(rank.step > began.get(number, rank.base) for number, rank in progress.ranks.items())
+    if (plan.steps_prove or resolved is not None) and under_watch and not _behind(progress, plan):
+        return Seen(Outcome.RECOVERED, f"all {progress.world_size} ranks moved again and ran to their end")
+    text = f"all {progress.world_size} ranks left cleanly{_because(resolved)}: their steps were not seen to move again"
+    return Seen(Outcome.ENDED, text)
+
+
+def _withdrawn(progress: JobProgress | None, plan: Plan, watch: Watch, policy: Policy, now: datetime) -> bool:
+    """Nobody of the job was heard since the verdict was resolved, for as long as it takes to be sure: after an action until
+    its deadline, because it may be the action that keeps the ranks away so long."""
+    if watch.resolved_at is None:
+        return False
+    if not plan.passive and now < (plan.verify_by or now) + timedelta(seconds=watch.blind_s):
+        return False
+    listened_s = (now - max(watch.resolved_at, watch.since)).total_seconds() - watch.blind_s
+    heard = progress is not None and any(rank.heard_at > watch.resolved_at for rank in progress.ranks.values())
+    return not heard and listened_s >= policy.verify_watch_s_min
+
+
+def _because(resolved: str | None) -> str:
+    return "" if resolved is None else f" (verdict resolved: {resolved or 'no reason given'})"
 
 
 def _behind(progress: JobProgress, plan: Plan) -> str:
