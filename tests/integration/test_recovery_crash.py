@@ -28,15 +28,16 @@ from goodput_common.store.engine import create_engine
 from goodput_common.store.migrate import upgrade
 from goodput_recovery.adapters import schema
 from goodput_recovery.adapters.agent import AgentCommander
+from goodput_recovery.adapters.decisions import PostgresUnit
 from goodput_recovery.adapters.dry_run import DryRun
-from goodput_recovery.adapters.postgres import PostgresStore, PostgresUnit
+from goodput_recovery.adapters.postgres import PostgresStore
 from goodput_recovery.application.context import Contexts
 from goodput_recovery.application.execute import Executor
 from goodput_recovery.application.measure import Measures
 from goodput_recovery.application.ports import Observation, Outcome
 from goodput_recovery.application.propose import Proposer
 from goodput_recovery.application.verify import Ranks, Verifier
-from goodput_recovery.domain.incident import judged
+from goodput_recovery.domain.incident import Incident, judged
 from goodput_recovery.domain.plan import Plan
 from goodput_recovery.domain.policy import Policy
 from goodput_recovery.domain.progress import Outcome as Judgement
@@ -165,15 +166,15 @@ class Life:
                 if plan.state is PlanState.EXECUTING:
                     await self.executor.carry_out(plan)
                 elif plan.state is PlanState.VERIFYING:
-                    await self._verify(plan, verdict)
+                    await self._verify(incident, plan)
                 else:
                     await self.proposer.advance(incident)
 
-    async def _verify(self, plan: Plan, verdict: Verdict) -> None:
+    async def _verify(self, incident: Incident, plan: Plan) -> None:
         for step in (1, 2):
-            for message in reports(verdict.fabric, generation=1, step=200 + step, seq=step):
+            for message in reports(incident.fabric, generation=1, step=200 + step, seq=step):
                 await self.ranks.handle(message)
-            seen = (await self.verifier.look([plan]))[plan.id]
+            seen = (await self.verifier.look([(incident, plan)]))[plan.id]
             if seen.outcome is not Judgement.WAIT:
                 await self.proposer.decide(
                     plan.incident, lambda incident, ctx, seen=seen: judged(incident, plan.id, seen, ctx)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from goodput_common.bus.errors import BusUnavailable, ProvisioningConflict
-from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.memory import MemoryBus
 from goodput_common.bus.ports import Bus
-from goodput_common.bus.provision import provision
 from goodput_common.http.auth import Auth
-from goodput_common.http.server import HttpServer
 from goodput_common.runtime.clock import Clock, SystemClock
 from goodput_common.runtime.health import Health
-from goodput_common.runtime.lifecycle import Part, StartError
 from goodput_common.runtime.metrics import Metrics
 from goodput_common.runtime.tasks import Tasks
-from goodput_common.store.engine import EnginePart, create_engine
+from goodput_common.service import Foundation, Service
+from goodput_common.store.engine import create_engine
 from goodput_common.store.lease import Lease
-from goodput_common.store.migrate import upgrade
-from goodput_common.store.outbox import OutboxPublisher
-from goodput_common.store.wait import database_answers
 from goodput_recovery.adapters import schema
 from goodput_recovery.adapters.agent import AgentCommander
 from goodput_recovery.adapters.api import app as api
@@ -43,17 +35,6 @@ from goodput_recovery.settings import Settings
 
 PACKAGE = "goodput_recovery"
 VERSION = "0.1.0"
-BUS_WAIT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """What `run_service` needs; `server.url` is known once started."""
-
-    parts: tuple[Part, ...]
-    health: Health
-    tasks: Tasks
-    server: HttpServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,81 +45,20 @@ class _Core:
     api: ApiContext
 
 
-class _Migrations(Part):
-    """Brings the schema up to date before anything uses it."""
-
-    name = "migrations"
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-
-    async def start(self) -> None:
-        await upgrade(self._engine, PACKAGE, schema.SCHEMA)
-
-
-class _Bus(Part):
-    """The streams exist before anything is published or consumed; a broker that is still starting is waited for."""
-
-    name = "bus"
-
-    def __init__(self, bus: JetStreamBus, address: str, clock: Clock) -> None:
-        self._bus, self._address, self._clock = bus, address, clock
-
-    async def start(self) -> None:
-        until_s = self._clock.monotonic_s() + BUS_WAIT_S
-        while True:
-            try:
-                await provision(self._bus)
-                return
-            except BusUnavailable as error:
-                if self._clock.monotonic_s() > until_s:
-                    raise StartError(
-                        f"no bus at {self._address} within {BUS_WAIT_S:.0f} s: {error}",
-                        do_next="start NATS with JetStream, or correct GOODPUT_NATS_URL",
-                    ) from error
-            except ProvisioningConflict as error:
-                raise StartError(str(error), do_next="bring the stream into the shape named above, or remove it") from error
-            await self._clock.sleep(0.5)
-
-    async def close(self) -> None:
-        await self._bus.close()
-
-
 async def build(settings: Settings) -> Service:
     """Construct; nothing is waited for here. Raises StartError or SettingsError for what makes no sense."""
-    clock, tasks, health = SystemClock(), Tasks(), Health()
-    metrics = Metrics("recovery", fabric=settings.fabric, version=VERSION)
-    auth = Auth.from_json(settings.api_tokens.get_secret_value())
-    engine = create_engine(
-        settings.database_url.get_secret_value(),
-        application_name=f"recovery-{settings.fabric}",
-        pool_size=settings.database_pool,
+    base = await Foundation.lay(
+        "recovery", settings, version=VERSION, package=PACKAGE, outbox=schema.outbox, lease=schema.lease
     )
-    bus = await JetStreamBus.connect(
-        settings.nats_url.get_secret_value(),
-        name=f"recovery-{settings.fabric}",
-        user=settings.nats_user,
-        password=settings.nats_password.get_secret_value() if settings.nats_password else None,
-        clock=clock,
-        wait_s=0,
-        registry=metrics.registry,
-    )
-    core = _core(settings, engine, bus, clock, tasks, metrics)
-    app = api.create(version=VERSION, context=core.api, health=health, auth=auth, metrics=metrics)
-    server = HttpServer(app, host=settings.http_host, port=settings.http_port, tasks=tasks)
-    outbox = OutboxPublisher(engine, schema.outbox, bus, tasks=tasks, metrics=metrics)
-    health.add("database", lambda: database_answers(engine))
-    health.add("bus", bus.healthy)
-    health.add("outbox", outbox.check, required=False)
-    bus_part = _Bus(bus, settings.nats_address, clock)
-    parts = (EnginePart(engine), _Migrations(engine), bus_part, outbox, core.leader, server)
-    return Service(parts=parts, health=health, tasks=tasks, server=server)
+    core = _core(settings, base.engine, base.bus, base.lease, base.clock, base.tasks, base.metrics)
+    app = api.create(version=VERSION, context=core.api, health=base.health, auth=base.auth, metrics=base.metrics)
+    return base.assemble(app, core.leader)
 
 
-def _core(settings: Settings, engine: AsyncEngine, bus: Bus, clock: Clock, tasks: Tasks, metrics: Metrics) -> _Core:
+def _core(
+    settings: Settings, engine: AsyncEngine, bus: Bus, lease: Lease, clock: Clock, tasks: Tasks, metrics: Metrics
+) -> _Core:
     policy, fabric = settings.policy(), settings.fabric
-    holder = f"{settings.host}/{os.getpid()}"
-    lease = Lease(engine, schema.lease, service="recovery", fabric=fabric, holder=holder)
     store = PostgresStore(engine, fabric, lease)
     measures = Measures(metrics)
     ranks = Ranks(store)
@@ -189,6 +109,7 @@ def openapi() -> dict[str, Any]:
     clock, metrics = SystemClock(), Metrics(process=False)
     engine = create_engine("postgresql://nobody@localhost/none")
     settings = Settings(_env_file=None)  # type: ignore[call-arg]
-    core = _core(settings, engine, MemoryBus(clock), clock, Tasks(), metrics)
+    lease = Lease(engine, schema.lease, service="recovery", fabric=settings.fabric, holder="nobody")
+    core = _core(settings, engine, MemoryBus(clock), lease, clock, Tasks(), metrics)
     app = api.create(version=VERSION, context=core.api, health=Health(), auth=Auth(), metrics=metrics)
     return app.openapi()

@@ -1,4 +1,4 @@
-"""What the recovery service is told, beyond what every service is (`CommonSettings`)."""
+"""What the recovery service is told, beyond what every service is (`ServiceSettings`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from goodput_common.contracts.verdict import ActionKind
-from goodput_common.runtime.settings import CommonSettings, Port, SettingsError
+from goodput_common.runtime.settings import Port, ServiceSettings, SettingsError
 from goodput_recovery.adapters.dry_run import JOB_LEVEL
 from goodput_recovery.domain.policy import InvalidPolicy, Policy, parse
 
 
-class Settings(CommonSettings):
+class Settings(ServiceSettings):
     http_port: Port = 8082
     recovery_policy: Path | None = Field(None, description="JSON file that overrides single fields of the policy")
     recovery_settle_s: float | None = Field(None, ge=0, description="overrides the policy's settle_s")
@@ -23,7 +23,6 @@ class Settings(CommonSettings):
     )
     recovery_evidence_s: float = Field(1.5, gt=0, le=30, description="how long ranks may take to dump before the action")
     recovery_tick_s: float = Field(0.25, gt=0, le=10)
-    database_pool: int = Field(8, ge=3, le=100, description="connections of the pool; three more serve lease and outbox")
 
     @field_validator("recovery_policy")
     @classmethod

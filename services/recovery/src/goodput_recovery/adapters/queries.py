@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from goodput_common.contracts.recovery import PlanState
-from goodput_recovery.adapters import schema
-from goodput_recovery.adapters.postgres import asked_of, deed_of, reading
+from goodput_recovery.adapters import records, schema
+from goodput_recovery.adapters.connection import reading
 from goodput_recovery.application.ports import Asked, Deed
 from goodput_recovery.domain.plan import Plan
 
@@ -110,18 +110,15 @@ class Queries:
             statement = statement.where(table.c.position < before)
         async with reading(self._engine) as connection:
             rows = await connection.execute(statement.order_by(table.c.position.desc()).limit(limit))
-            return [DeedRow(row.position, deed_of(row)) for row in rows]
+            return [DeedRow(row.position, records.deed_of(row)) for row in rows]
 
     async def deed(self, plan: str) -> Deed | None:
         async with reading(self._engine) as connection:
-            row = (await connection.execute(sa.select(schema.deed).where(schema.deed.c.plan == plan))).first()
-        return deed_of(row) if row is not None else None
+            return await records.deed(connection, plan)
 
     async def asked(self, plan: str) -> Sequence[Asked]:
-        table = schema.asked
         async with reading(self._engine) as connection:
-            rows = await connection.execute(sa.select(table).where(table.c.plan == plan).order_by(table.c.at, table.c.rank))
-            return [asked_of(row) for row in rows]
+            return await records.asked(connection, plan)
 
     async def audit(self, plan: Plan) -> Sequence[AuditEntry]:
         """All decisions about the plan's incident, oldest first, at most `AUDIT_MAX`."""
