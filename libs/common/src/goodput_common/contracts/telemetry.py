@@ -175,3 +175,4 @@ class CollectorHeartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_default
     sources: tuple[SourceHealth, ...] = ()
     spooled_batches: int = 0
     dropped_batches: int = 0
+    thinned_to_s: float = 0.0  # measurements and traffic are told only so often, because the bus does not take more

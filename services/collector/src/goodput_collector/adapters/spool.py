@@ -182,7 +182,13 @@ class DiskSpool:
             self._delete(older)
 
     def state(self) -> SpoolState:
-        return SpoolState(sum(self._waiting.values()) + len(self._memory), self._dropped, self._trouble)
+        waiting = sum(self._waiting.values()) + len(self._memory)
+        filled = 1.0 if self._trouble else self._unsent_bytes() / self._bytes_max
+        return SpoolState(waiting, self._dropped, self._trouble, filled)
+
+    def _unsent_bytes(self) -> int:
+        sent = self._offset if self._segment in self._sizes else 0
+        return sum(self._sizes.values()) - sent
 
     def close(self) -> None:
         self._file.close()

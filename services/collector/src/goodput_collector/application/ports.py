@@ -80,6 +80,7 @@ class SpoolState:
     waiting: int = 0
     dropped: int = 0
     trouble: str = field(default="")
+    filled: float = 0.0  # share of its bound
 
 
 class Spool(Protocol):

@@ -18,6 +18,7 @@ import msgspec
 
 from goodput_collector.application.ports import Outgoing, Reading, Spool
 from goodput_collector.application.schedule import Condition
+from goodput_collector.domain.thinning import Thinning, every_s
 from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
 from goodput_common.bus.ports import Bus
 from goodput_common.contracts import subjects
@@ -82,6 +83,8 @@ class Publisher(Part):
         self._sending: asyncio.Task[None] | None = None
         self._last_seq: dict[Source, int] = {}
         self._states = StateLog(_log)
+        self._thinning = Thinning()
+        self.thinned_to_s = 0.0
         self.published = 0
         self.reachable: bool | None = None
 
@@ -99,8 +102,10 @@ class Publisher(Part):
         self._spool.close()
 
     def publish(self, source: Source, reading: Reading) -> None:
-        """Number, spool and send. Returns at once."""
-        for samples in _chunks(reading.samples):
+        """Number, spool and send. Returns at once. While the spool fills up, low-value samples are held back."""
+        thinned_to_s = self._thin()
+        told = self._thinning.take(source, reading.samples, every_s=thinned_to_s, now_s=self._clock.monotonic_s())
+        for samples in _chunks(told):
             seq = self._next(source)
             now = self._clock.now()
             times = [sample.observed_at for sample in samples]
@@ -120,6 +125,14 @@ class Publisher(Part):
         for snapshot in reading.snapshots:
             subject = subjects.topology(snapshot.fabric, snapshot.source)
             self._publish_beside(f"{source}_snapshot", subject, snapshot)
+
+    def _thin(self) -> float:
+        thinned_to_s = every_s(self._spool.state().filled)
+        if thinned_to_s != self.thinned_to_s:
+            self.thinned_to_s = thinned_to_s
+            what = f"told every {thinned_to_s:g} s" if thinned_to_s else "told at once"
+            self._states.report("thinning", what, "measurements and traffic", level="warning" if thinned_to_s else "info")
+        return thinned_to_s
 
     def heartbeat(self, conditions: Sequence[Condition], interval_s: float) -> None:
         seq = self._next(Source.HEARTBEAT)
@@ -150,6 +163,7 @@ class Publisher(Part):
             sources=health,
             spooled_batches=spool.waiting,
             dropped_batches=spool.dropped,
+            thinned_to_s=self.thinned_to_s,
         )
         subject = subjects.telemetry(self._origin.fabric, self._origin.host, Source.HEARTBEAT)
         self._enqueue(Source.HEARTBEAT, seq, beat, subject)

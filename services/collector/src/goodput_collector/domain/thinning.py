@@ -1,0 +1,73 @@
+"""What is told less often while the bus cannot take everything: measurements and traffic, never what may be a fault.
+
+A spool that fills up evicts its oldest messages, whatever is in them. So before it is full, low-value samples are held
+back and told every 10, 60 or 300 s instead: of a measurement the newest, of a traffic counter the sum, so that nothing
+that was counted is lost. Events, states and error counters always go at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from goodput_collector.domain.rdma_counters import PORT_COUNTERS, QUEUE_COUNTERS, Tells
+from goodput_common.contracts.telemetry import Counter, CounterDoubt, Gauge, Sample
+
+
+class Level(NamedTuple):
+    filled: float  # share of the spool from which on it holds
+    every_s: float
+
+
+LEVELS = (Level(0.0, 0.0), Level(0.1, 10.0), Level(0.4, 60.0), Level(0.7, 300.0))
+HELD_MAX = 20_000  # samples; at it everything held goes at once
+TRAFFIC = frozenset(
+    name for table in (QUEUE_COUNTERS, PORT_COUNTERS) for name, counter in table.items() if counter.tells is Tells.TRAFFIC
+) | {"rx_bytes", "tx_bytes", "rx_packets", "tx_packets"}
+
+
+def every_s(filled: float) -> float:
+    """How long low-value samples are held back when this share of the spool is full."""
+    return max(level.every_s for level in LEVELS if filled >= level.filled)
+
+
+def is_low_value(sample: Sample) -> bool:
+    """A measurement, or a counter that only tells of traffic and whose delta is certain."""
+    if isinstance(sample, Gauge):
+        return True
+    return isinstance(sample, Counter) and sample.name in TRAFFIC and sample.doubt is CounterDoubt.NONE
+
+
+class Thinning:
+    """Holds low-value samples back, each series by itself (a source, a reader)."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, dict[tuple[str, str], Counter | Gauge]] = {}
+        self._released_s: dict[Hashable, float] = {}
+
+    def take(self, series: Hashable, samples: Iterable[Sample], *, every_s: float, now_s: float) -> list[Sample]:
+        """What is to be told now. `every_s` 0: all of it, with what was held back before."""
+        held = self._held.setdefault(series, {})
+        told: list[Sample] = []
+        for sample in samples:
+            if isinstance(sample, Counter | Gauge) and (every_s > 0 or held) and is_low_value(sample):
+                key = (sample.component, sample.name)
+                held[key] = _joined(held.get(key), sample)
+            else:
+                told.append(sample)
+        due = now_s - self._released_s.get(series, float("-inf")) >= every_s
+        if held and (due or len(held) >= HELD_MAX):
+            told.extend(held.values())
+            held.clear()
+            self._released_s[series] = now_s
+        return told
+
+
+def _joined(before: Counter | Gauge | None, sample: Counter | Gauge) -> Counter | Gauge:
+    if not isinstance(sample, Counter) or not isinstance(before, Counter):
+        return sample
+    return msgspec.structs.replace(
+        sample, delta=before.delta + sample.delta, interval_s=round(before.interval_s + sample.interval_s, 3)
+    )
