@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -32,13 +32,15 @@ class Absent(Unreadable):
 class Reading:
     """What one read of a source gave. `trouble` is a part that could not be read while the rest could. `covered` names every
     component that was looked at, whether or not it had anything to tell; None: as at the last read. `snapshots` is the
-    topology, when it has changed or is to be told again."""
+    topology, when it has changed or is to be told again. `kept` is called once all of it is in the spool, from where kill -9
+    does not take it away: only then may a reader's bookmark move. A reading that came after its deadline is never kept."""
 
     samples: Sequence[Sample] = ()
     dumps: Sequence[FlightRecorderDump] = ()
     trouble: str = ""
     covered: Sequence[ComponentId] | None = None
     snapshots: Sequence[TopologySnapshot] = ()
+    kept: Callable[[], None] | None = None
 
 
 class SourceReader(Protocol):

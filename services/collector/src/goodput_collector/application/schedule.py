@@ -117,6 +117,8 @@ class Schedule(Part):
                 self._say(reader, SourceStatus.OK, reading.trouble)
                 if reading.samples or reading.dumps or reading.snapshots:
                     self._publish(reader.source, reading)
+                if reading.kept is not None:
+                    reading.kept()
                 yield
                 wake.arm()
                 await self._until_due(reader.interval_s, wake)
