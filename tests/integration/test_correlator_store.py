@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -14,8 +15,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from goodput_common.contracts.ids import ComponentKind
-from goodput_common.contracts.job import RankProgress, RankRegistered
-from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered
+from goodput_common.contracts.telemetry import Counter, Event, EventName
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
 from goodput_common.contracts.verdict import (
     Action,
@@ -32,7 +33,16 @@ from goodput_common.store.lease import Lease
 from goodput_common.store.migrate import upgrade
 from goodput_correlator.adapters import schema
 from goodput_correlator.adapters.postgres import PostgresStore
-from goodput_correlator.application.ports import Deposed, Registration, Reign, Retention, StoreRefused, Tick, Write
+from goodput_correlator.application.ports import (
+    Deposed,
+    JobProgress,
+    Registration,
+    Reign,
+    Retention,
+    StoreRefused,
+    Tick,
+    Write,
+)
 from goodput_correlator.domain.case import Observed
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -107,6 +117,13 @@ def reign(lease: Lease) -> Reign:
     return Reign("f", lease.token)
 
 
+async def kept(
+    store: PostgresStore, since: datetime | None = None, *, rows_max: int = 100, page_rows: int = 2
+) -> list[Observed]:
+    pages = store.evidence_pages("f", since=since, rows_max=rows_max, page_rows=page_rows)
+    return [each async for page in pages for each in page]
+
+
 async def test_the_migrations_make_the_tables_that_the_code_describes(engine: AsyncEngine) -> None:
     def differences(connection: sa.Connection) -> list[object]:
         options = {"include_schemas": True, "include_name": _only_ours, "version_table_schema": "correlator"}
@@ -129,9 +146,8 @@ async def test_evidence_written_twice_is_new_once_and_comes_back_as_it_was(store
     first = await store.write(reign, [Write(observed=(seen(1), odd)), Write(observed=(report,))])
     again = await store.write(reign, [Write(observed=(seen(1), odd, seen(4)))])
     assert (first.new, again.new) == ({"e1", "e2", "p1"}, {"e4"})
-    restored = await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)
-    assert sorted(restored.observed, key=lambda o: o.order) == [seen(1), odd, report, seen(4)]
-    assert restored.ticked_to is None
+    assert await kept(store) == [seen(1), odd, report, seen(4)]
+    assert (await store.restore("f", window_s=300, jobs_s=3600)).ticked_to is None
 
 
 async def test_a_tick_stores_the_version_its_citation_its_events_and_its_message_at_once(
@@ -149,7 +165,7 @@ async def test_a_tick_stores_the_version_its_citation_its_events_and_its_message
     assert bodies == [msgspec.json.encode(verdict())]
     assert [tuple(row) for row in queued] == [(bodies[0].decode(), "v1.1")]
     assert (kinds, pinned) == (["verdict", "incident"], [True])
-    restored = await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)
+    restored = await store.restore("f", window_s=300, jobs_s=3600)
     assert (restored.ticked_to, restored.verdicts) == (at(3), (verdict(),))
 
 
@@ -168,7 +184,7 @@ async def test_a_version_that_is_there_or_skips_one_is_left_out_and_the_rest_is_
     skips, doubled, follows = verdict(3), verdict(1), verdict(2, state=VerdictState.REVISED)
     unfit = await store.commit(reign, Tick(previous=at(3), now=at(4), verdicts=(skips, doubled, follows)))
     assert unfit == (skips, doubled)
-    assert (await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)).verdicts == (follows,)
+    assert (await store.restore("f", window_s=300, jobs_s=3600)).verdicts == (follows,)
 
 
 async def test_a_term_that_has_ended_can_neither_write_nor_tick(
@@ -186,7 +202,7 @@ async def test_a_term_that_has_ended_can_neither_write_nor_tick(
     with pytest.raises(Deposed):
         await later.commit(reign, Tick(previous=at(3), now=at(4), verdicts=(verdict(),)))
     await later.commit(Reign("f", token), Tick(previous=at(3), now=at(4)))
-    assert (await later.restore("f", window_s=300, jobs_s=3600, rows_max=100)).observed == ()
+    assert await kept(later) == []
     await successor.release()
 
 
@@ -209,15 +225,56 @@ async def test_a_value_that_postgres_cannot_hold_is_refused_with_the_reason(stor
         await store.write(reign, [Write(observed=(seen(1, component="gpu:h1/\x00"),))])
 
 
+async def test_the_window_is_read_in_pages_in_order_and_only_what_a_diagnosis_reads(
+    store: PostgresStore, reign: Reign
+) -> None:
+    counter = Counter(component="nic:h1/a/1", name="symbol_error", observed_at=at(2), delta=1, interval_s=1.0, value=1)
+    unread = Observed("c1", "h1", "rdma", at(2), at(2), counter)
+    together = [replace(seen(n), received_at=at(5)) for n in range(5, 12)]  # more of one instant than a page takes
+    shuffled = [*reversed(together), seen(3), unread, seen(1), seen(2), seen(20)]
+    await store.write(reign, [Write(observed=tuple(shuffled))])
+    in_order = sorted((each for each in shuffled if each is not unread), key=lambda o: o.order)
+    for page_rows in (1, 2, 3, 100):
+        assert await kept(store, page_rows=page_rows) == in_order
+        assert await kept(store, at(2), page_rows=page_rows) == in_order[2:]
+        assert await kept(store, rows_max=4, page_rows=page_rows) == in_order[-4:]
+    assert [len(page) async for page in store.evidence_pages("f", since=at(4), rows_max=7, page_rows=3)] == [3, 3, 1]
+
+
 async def test_registrations_come_back_however_old_in_the_newest_generation_only(store: PostgresStore, reign: Reign) -> None:
     old, young = registered(0), registered(0, generation=1, host="h2")
     other = registered(1, generation=1, host="h3")
     for each, placed in (young, old, other):
         await store.write(reign, [Write(observed=(each,), registrations=(placed,))])
     await store.commit(reign, Tick(previous=None, now=at(2)))
-    await store.write(reign, [Write(observed=(seen(3),))])
-    restored = await store.restore("f", window_s=0.0, jobs_s=3600, rows_max=100)
-    assert {each.id for each in restored.observed} == {"r1.0.h2", "r1.1.h3", "e3"}
+    restored = await store.restore("f", window_s=0.0, jobs_s=3600)
+    assert {each.id for each in restored.observed} == {"r1.0.h2", "r1.1.h3"}
+
+
+def progress(seconds: float, *, rank: int = 0, step: int = 1) -> Observed:
+    fact = RankProgress(fabric="f", job="j", rank=rank, host="h1", seq=int(seconds), at=at(seconds), step=step)
+    return Observed(f"p{rank}/{seconds}", "h1", "agent", at(seconds), at(seconds), fact)
+
+
+async def test_a_quiet_job_comes_back_with_its_row_and_with_what_its_ranks_said_last(
+    store: PostgresStore, reign: Reign
+) -> None:
+    left = RankExited(fabric="f", job="j", rank=1, host="h1", at=at(8), clean=True)
+    words = (progress(6, step=1), progress(7, step=2), progress(7, rank=1, step=2))
+    gone = Observed("x1", "h1", "agent", at(8), at(8), left)
+    for each, placed in (registered(0), registered(1)):
+        await store.write(reign, [Write(observed=(each,), registrations=(placed,))])
+    await store.write(reign, [Write(observed=(progress(5), *words, gone))])
+    row = JobProgress(
+        job="j", generation=0, world_size=2, first_seen_at=at(0.1), last_seen_at=at(8), step_min=2, step_max=2,
+        step_at=at(7), exited_clean=1,
+    )  # fmt: skip
+    await store.commit(reign, Tick(previous=None, now=at(1000), jobs=(row,)))
+    restored = await store.restore("f", window_s=300, jobs_s=3600)
+    assert restored.jobs == (row,)
+    assert {each.id for each in restored.observed} == {"r0.0.h1", "r0.1.h1", "p0/6", "p0/7", "p1/7", "x1"}
+    forgotten = await store.restore("f", window_s=300, jobs_s=900)
+    assert (forgotten.jobs, forgotten.observed) == ((), ())
 
 
 def snapshot(part: int, parts: int = 2, version: int = 1) -> TopologySnapshot:
@@ -239,7 +296,7 @@ async def test_the_graph_changes_once_all_parts_are_there_in_whatever_order_and_
     assert whole is not None and set(whole.components) == {"host:h1", "gpu:h1/0"}
     for part in (snapshot(1), snapshot(2)):
         assert (await store.write(reign, [Write(topology=(part,))])).topology is None
-    assert set((await store.restore("f", window_s=1, jobs_s=3600, rows_max=1)).topology.components) == {
+    assert set((await store.restore("f", window_s=1, jobs_s=3600)).topology.components) == {
         "host:h1",
         "gpu:h1/0",
     }
@@ -252,7 +309,7 @@ async def test_a_snapshot_that_contradicts_itself_is_refused_and_leaves_the_grap
     dangling = msgspec.structs.replace(dangling, part=1)
     with pytest.raises(StoreRefused, match="host:h1"):
         await store.write(reign, [Write(topology=(msgspec.structs.replace(dangling, components=()),))])
-    assert len((await store.restore("f", window_s=1, jobs_s=3600, rows_max=1)).topology) == 0
+    assert len((await store.restore("f", window_s=1, jobs_s=3600)).topology) == 0
 
 
 async def test_pruning_keeps_what_a_verdict_cites_until_the_verdict_goes(store: PostgresStore, reign: Reign) -> None:
@@ -261,14 +318,14 @@ async def test_pruning_keeps_what_a_verdict_cites_until_the_verdict_goes(store: 
     await store.commit(reign, Tick(previous=None, now=at(5), verdicts=(verdict(), resolved)))
     keep = Retention(evidence_s=60, verdicts_s=3600)
     assert await store.prune("f", keep, at(63.5)) == 2  # e2 and e3; e1 is cited
-    assert {o.id for o in (await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)).observed} == {"e1", "e4", "e5"}
+    assert {o.id for o in await kept(store)} == {"e1", "e4", "e5"}
     while await store.prune("f", keep, at(7200)):
         pass
-    assert (await store.restore("f", window_s=9000, jobs_s=3600, rows_max=100)).observed == ()
-    assert (await store.restore("f", window_s=9000, jobs_s=3600, rows_max=100)).verdicts == ()
+    assert await kept(store) == []
+    assert (await store.restore("f", window_s=9000, jobs_s=3600)).verdicts == ()
 
 
 async def test_pruning_by_number_lets_the_oldest_go(store: PostgresStore, reign: Reign) -> None:
     await store.write(reign, [Write(observed=tuple(seen(n) for n in range(1, 6)))])
     await store.prune("f", Retention(evidence_rows_max=2), at(6))
-    assert {o.id for o in (await store.restore("f", window_s=300, jobs_s=3600, rows_max=100)).observed} == {"e4", "e5"}
+    assert {o.id for o in await kept(store)} == {"e4", "e5"}

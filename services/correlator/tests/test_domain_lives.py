@@ -14,7 +14,7 @@ from goodput_common.contracts.job import GroupProgress
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import VerdictState
 from goodput_correlator.domain.incidents import JOB_FORGET_S, Incidents
-from goodput_correlator.domain.timeline import EVENT_KEEP_S, EVENTS_PER_KEY_MAX, START_UP_S, HostTimeline, JobTimeline
+from goodput_correlator.domain.timeline import EVENT_KEEP_S, EVENTS_PER_KEY_MAX, START_UP_S, HostTimeline, JobTimeline, Noted
 
 Script = Callable[..., Any]
 
@@ -195,3 +195,59 @@ def test_a_slow_agent_beside_a_stopped_process_is_not_blamed(script: Script) -> 
     verdicts = [v for v in log.verdicts(40) if v.job == "j"]
     assert verdicts
     assert all([c.component for c in v.culprits] == ["rank:j/4"] for v in verdicts)
+
+
+def a_run_that_went_without_a_goodbye(script: Script) -> Any:
+    """Everybody falls silent at 25 s; much later a collector tells that one of the processes was killed."""
+    log = script()
+    log.register()
+    log.run(1, 25)
+    log.event(
+        "rank:j/3", EventName.PROCESS_EXITED, 500.0, host="h1", source="process", pid="1003", job="j", signal="SIGKILL"
+    )
+    return log
+
+
+@pytest.mark.parametrize("reports_kept", [True, False])
+def test_a_job_that_went_without_a_goodbye_is_judged_after_a_restart_as_without_one(
+    script: Script, reports_kept: bool
+) -> None:
+    """The window holds nothing of it any more. What is restored are its registrations, its last words where they are kept,
+    and what was noted of it."""
+    log = a_run_that_went_without_a_goodbye(script)
+    start = log.log[0].received_at
+    at = start + timedelta(seconds=450)
+    early = [each for each in log.log if each.received_at <= at]
+    reports = sorted((each for each in early if each.id.startswith("prog/")), key=lambda each: each.order)
+    registrations = [each for each in early if each.id.startswith("reg/")]
+    noted = Noted(
+        job="j",
+        generation=0,
+        heard_at=reports[-1].received_at,
+        step=max(each.fact.step for each in reports),
+        step_at=reports[-1].received_at,
+    )
+    after = Incidents(log.fabric)
+    last = reports[-log.world :] if reports_kept else []
+    after.restore([], registrations + last, judged=at, jobs=[noted])
+    for each in log.log:
+        if each.received_at > at:
+            after.observe(each)
+    undisturbed = [v.id for v in log.verdicts(600)]
+    assert undisturbed
+    assert [v.id for v in after.tick(start + timedelta(seconds=600))] == undisturbed
+
+
+def test_after_a_restart_a_job_is_forgotten_an_hour_after_it_was_last_heard_not_after_it_registered(script: Script) -> None:
+    log, verdict, at = an_open_incident(script)
+    old = [
+        replace(each, received_at=each.received_at - timedelta(seconds=2 * JOB_FORGET_S))
+        for each in log.log
+        if each.id.startswith("reg/")
+    ]
+    noted = Noted(job="j", generation=0, heard_at=at - timedelta(seconds=JOB_FORGET_S / 2))
+    after = Incidents(log.fabric)
+    after.restore([verdict], old, judged=at, jobs=[noted])
+    assert after.tick(at + timedelta(seconds=JOB_FORGET_S / 2 - 10)) == []
+    (closed,) = after.tick(at + timedelta(seconds=JOB_FORGET_S / 2 + 10))
+    assert closed.state is VerdictState.RESOLVED

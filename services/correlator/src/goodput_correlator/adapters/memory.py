@@ -6,9 +6,11 @@ did not, as a connection that breaks after a commit does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
+from goodput_common.contracts.job import RankExited, RankProgress
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_correlator.application.ports import (
@@ -25,6 +27,7 @@ from goodput_correlator.application.ports import (
     Written,
 )
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.timeline import READ
 from goodput_topology.build import InvalidFabric
 from goodput_topology.graph import Fabric
 from goodput_topology.snapshot import Assembly
@@ -76,9 +79,22 @@ class MemoryStore:
             held = self.registrations.get(key)
             if held is None or held.received_at < placed.received_at:
                 self.registrations[key] = placed
+            self._seen(placed)
         self.groups.append(len(writes))
         self._answer()
         return Written(new=new, topology=graph)
+
+    def _seen(self, placed: Registration) -> None:
+        body, at = placed.body, placed.received_at
+        row = self.jobs.get(body.job)
+        if row is None or row.generation < body.generation:
+            began_at = row.first_seen_at if row is not None else at
+            self.jobs[body.job] = JobProgress(
+                job=body.job, generation=body.generation, world_size=body.world_size, first_seen_at=began_at,
+                last_seen_at=at,
+            )  # fmt: skip
+        elif row.generation == body.generation and row.last_seen_at < at:
+            self.jobs[body.job] = replace(row, last_seen_at=at)
 
     def _topology(self, parts: Sequence[TopologySnapshot]) -> Fabric | None:
         snapshots = dict(self._snapshots)
@@ -114,22 +130,46 @@ class MemoryStore:
         self._answer()
         return tuple(unfit)
 
-    async def restore(self, fabric: str, *, window_s: float, jobs_s: float, rows_max: int) -> Restored:
+    async def restore(self, fabric: str, *, window_s: float, jobs_s: float) -> Restored:
         self._reachable()
         since = self.ticked_to - timedelta(seconds=window_s) if self.ticked_to else None
-        kept = [each for each in self.evidence.values() if since is None or each.received_at > since]
-        generations = {job: max(g for j, g, _ in self.registrations if j == job) for job, _, _ in self.registrations}
-        for (job, generation, _), placed in self.registrations.items():
-            if generation == generations[job] and placed.id not in {each.id for each in kept}:
+        jobs_since = self.ticked_to - timedelta(seconds=jobs_s) if self.ticked_to else None
+        jobs = {job: row for job, row in self.jobs.items() if jobs_since is None or row.last_seen_at > jobs_since}
+        kept = []
+        for (job, generation, rank), placed in self.registrations.items():
+            row = jobs.get(job)
+            if row is not None and row.generation == generation:
                 body = placed.body
                 kept.append(Observed(placed.id, body.host, "agent", body.at, placed.received_at, body))
+                if since is not None and (row.last_seen_at <= since or row.exited_clean + row.exited_failed):
+                    kept += self._last_words(job, rank, placed.received_at, since)
         newest = [chain[-1] for chain in self.chains.values()]
         return Restored(
             ticked_to=self.ticked_to,
-            observed=tuple(sorted(kept, key=lambda o: o.order)[-rows_max:]),
+            jobs=tuple(jobs.values()),
+            observed=tuple(kept),
             topology=_joined(self._fabric, self._snapshots),
             verdicts=tuple(v for v in newest if v.state is not VerdictState.RESOLVED or not since or v.published_at > since),
         )
+
+    def _last_words(self, job: str, rank: int, began_at: datetime, until: datetime) -> list[Observed]:
+        said = [
+            each
+            for each in self.evidence.values()
+            if isinstance(each.fact, RankProgress | RankExited)
+            and (each.fact.job, each.fact.rank) == (job, rank)
+            and began_at <= each.received_at <= until
+        ]
+        return sorted(said, key=lambda o: o.order)[-2:]
+
+    async def evidence_pages(
+        self, fabric: str, *, since: datetime | None, rows_max: int, page_rows: int
+    ) -> AsyncIterator[tuple[Observed, ...]]:
+        self._reachable()
+        read = [o for o in self.evidence.values() if isinstance(o.fact, READ) and (since is None or o.received_at > since)]
+        newest = sorted(read, key=lambda o: o.order)[-rows_max:]
+        for start in range(0, len(newest), page_rows):
+            yield tuple(newest[start : start + page_rows])
 
     async def prune(self, fabric: str, keep: Retention, now: datetime) -> int:
         self._reachable()

@@ -8,7 +8,7 @@ start is all that the old one ever acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,11 +37,14 @@ from goodput_correlator.application.ports import (
     Written,
 )
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.timeline import READ
 from goodput_topology import postgres as graph_store
 from goodput_topology.build import InvalidFabric
 from goodput_topology.graph import Fabric
 from goodput_topology.snapshot import Assembly
 
+WORDS_A_RANK = 2  # its last report and its exit
+_READ_KINDS = sorted(kind for kind, struct in facts.KINDS.items() if issubclass(struct, READ))
 _INSERT_EVIDENCE = sa.text(f"""
     INSERT INTO {schema.SCHEMA}.evidence (id, fabric, host, source, kind, component, job, observed_at, received_at, body)
     SELECT id, :fabric, host, source, kind, component, job, observed_at, received_at, body::json
@@ -52,15 +55,34 @@ _INSERT_EVIDENCE = sa.text(f"""
     ) AS given (id, host, source, kind, component, job, observed_at, received_at, body)
     ON CONFLICT (id) DO NOTHING RETURNING id
 """)
-_READ_EVIDENCE = sa.text(f"""
+# Where the newest `rows_max` begin: behind the key of the first that does not fit. No row: all fit.
+_TOO_OLD = sa.text(f"""
+    SELECT received_at, id FROM {schema.SCHEMA}.evidence
+    WHERE fabric = :fabric AND received_at > :since AND kind = ANY(:kinds)
+    ORDER BY received_at DESC, id DESC OFFSET :rows_max LIMIT 1
+""")
+_READ_PAGE = sa.text(f"""
     SELECT id, host, source, kind, observed_at, received_at, body::text AS body FROM {schema.SCHEMA}.evidence
-    WHERE fabric = :fabric AND received_at > :since ORDER BY received_at DESC, id DESC LIMIT :rows_max
+    WHERE fabric = :fabric AND received_at >= :at AND (received_at, id) > (:at, :id) AND kind = ANY(:kinds)
+    ORDER BY received_at, id LIMIT :page_rows
 """)
 _READ_REGISTRATIONS = sa.text(f"""
     SELECT id, received_at, body::text AS body FROM {schema.SCHEMA}.registrations
     JOIN {schema.SCHEMA}.jobs USING (fabric, job, generation)
-    WHERE fabric = :fabric AND last_seen_at > :since
+    WHERE fabric = :fabric AND last_seen_at > :jobs_since
 """)
+# What the ranks of a job said last before the window: of jobs that say nothing in it, and of those of which some have left.
+_READ_LAST_WORDS = sa.text(f"""
+    SELECT word.* FROM {schema.SCHEMA}.jobs JOIN {schema.SCHEMA}.registrations placed USING (fabric, job, generation)
+    CROSS JOIN LATERAL (
+        SELECT id, host, source, kind, observed_at, received_at, body::text AS body FROM {schema.SCHEMA}.evidence
+        WHERE component = 'rank:' || placed.job || '/' || placed.rank AND evidence.fabric = :fabric
+            AND received_at <= :since AND received_at >= placed.received_at AND kind IN ('rank_progress', 'rank_exited')
+        ORDER BY received_at DESC, id DESC LIMIT {WORDS_A_RANK}
+    ) word
+    WHERE fabric = :fabric AND last_seen_at > :jobs_since AND (last_seen_at <= :since OR exited_clean + exited_failed > 0)
+""")
+_TICK = timedelta(microseconds=1)
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _ENCODER = msgspec.json.Encoder()
 
@@ -223,7 +245,7 @@ class PostgresStore:
 
     # ------------------------------------------------------------------------------------------------- restoring
 
-    async def restore(self, fabric: str, *, window_s: float, jobs_s: float, rows_max: int) -> Restored:
+    async def restore(self, fabric: str, *, window_s: float, jobs_s: float) -> Restored:
         with told_apart():
             async with self._engine.connect() as connection:
                 grid = schema.grid
@@ -231,19 +253,45 @@ class PostgresStore:
                     await connection.execute(sa.select(grid.c.ticked_to).where(grid.c.fabric == fabric))
                 ).scalar_one_or_none()
                 since = ticked_to - timedelta(seconds=window_s) if ticked_to else _LONG_AGO
-                asked = {"fabric": fabric, "since": since}
-                rows = await connection.execute(_READ_EVIDENCE, {**asked, "rows_max": rows_max})
-                observed = [
-                    Observed(r.id, r.host, r.source, r.observed_at, r.received_at, facts.decode(r.kind, r.body))
-                    for r in rows
-                ]
                 jobs_since = ticked_to - timedelta(seconds=jobs_s) if ticked_to else _LONG_AGO
-                for row in await connection.execute(_READ_REGISTRATIONS, {**asked, "since": jobs_since}):
+                asked = {"fabric": fabric, "jobs_since": jobs_since}
+                observed = []
+                for row in await connection.execute(_READ_REGISTRATIONS, asked):
                     body = msgspec.json.decode(row.body, type=RankRegistered)
                     observed.append(Observed(row.id, body.host, "agent", body.at, row.received_at, body))
+                words = await connection.execute(_READ_LAST_WORDS, {**asked, "since": since})
+                observed += [_observed(row) for row in words]
+                jobs = schema.jobs
+                heard = sa.select(jobs).where(jobs.c.fabric == fabric, jobs.c.last_seen_at > jobs_since)
+                rows = await connection.execute(heard)
+                known = tuple(JobProgress(**{name: getattr(row, name) for name in JobProgress.__slots__}) for row in rows)
                 verdicts = await self._chains(connection, fabric, since)
                 graph = await graph_store.load(connection, schema.topology, fabric)
-        return Restored(ticked_to=ticked_to, observed=tuple(observed), topology=graph, verdicts=verdicts)
+        return Restored(ticked_to=ticked_to, jobs=known, observed=tuple(observed), topology=graph, verdicts=verdicts)
+
+    async def evidence_pages(
+        self, fabric: str, *, since: datetime | None, rows_max: int, page_rows: int
+    ) -> AsyncIterator[tuple[Observed, ...]]:
+        """Nobody else writes while a term restores, so pages need no common snapshot."""
+        asked = {"fabric": fabric, "kinds": _READ_KINDS}
+        at, key, left = since or _LONG_AGO, "", rows_max
+        with told_apart():
+            async with self._engine.connect() as connection:
+                cut = await connection.execute(_TOO_OLD, {**asked, "since": at, "rows_max": rows_max})
+                if (row := cut.first()) is not None:
+                    at, key = row.received_at, row.id
+                else:
+                    at += _TICK  # strictly behind `since`
+        while left > 0:
+            limit = min(page_rows, left)
+            with told_apart():
+                async with self._engine.connect() as connection:
+                    rows = (await connection.execute(_READ_PAGE, {**asked, "at": at, "id": key, "page_rows": limit})).all()
+            if rows:
+                yield tuple(_observed(row) for row in rows)
+                at, key, left = rows[-1].received_at, rows[-1].id, left - len(rows)
+            if len(rows) < limit:
+                return
 
     async def _chains(self, connection: AsyncConnection, fabric: str, since: datetime) -> tuple[Verdict, ...]:
         verdicts = schema.verdicts
@@ -256,6 +304,10 @@ class PostgresStore:
         with told_apart():
             async with self._engine.begin() as connection:
                 return await retention.prune(connection, fabric, keep, now)
+
+
+def _observed(row: Any) -> Observed:
+    return Observed(row.id, row.host, row.source, row.observed_at, row.received_at, facts.decode(row.kind, row.body))
 
 
 def _registration_row(fabric: str, given: Registration) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class Analyze:
         now = self._ingest.broker_clock.at(self._clock.now())
         if self._stored_to is not None:
             self._metrics.lag_s.set((now - self._stored_to).total_seconds())
-        self._metrics.overflow.set(self._incidents.overflow)
+        self._metrics.overflow.set(self._incidents.overflow + self._board.left_out)
         counts = self._sources.unknown(now)
         self._metrics.unknown.clear()
         for source, count in counts.items():

@@ -21,14 +21,12 @@ from goodput_common.runtime.tasks import Tasks, cancel_all
 from goodput_correlator.application.analyze import Analyze
 from goodput_correlator.application.ingest import Ingest
 from goodput_correlator.application.metrics import CorrelatorMetrics
-from goodput_correlator.application.placement import JobBoard
-from goodput_correlator.application.ports import Deposed, Lease, Reign, Restored, Retention, Store, StoreUnavailable
+from goodput_correlator.application.ports import Deposed, Lease, Reign, Retention, Store, StoreUnavailable
+from goodput_correlator.application.restore import rebuilt
 from goodput_correlator.application.sources import Sources
-from goodput_correlator.domain.incidents import JOB_FORGET_S, LOOK_BACK_S, Incidents
 
 _log = get_logger(__name__)
 
-RESTORE_ROWS_MAX = 500_000  # the newest; older ones than fit have been judged before
 PRUNE_EVERY_S = 30.0
 PRUNE_ROUNDS_MAX = 20
 FINISH_S = 3.0
@@ -125,10 +123,7 @@ class Correlator(Part):
 
     async def _term(self, reign: Reign) -> None:
         self._enter(Phase.RESTORING)
-        restored = await self._store.restore(
-            self.fabric, window_s=LOOK_BACK_S, jobs_s=JOB_FORGET_S, rows_max=RESTORE_ROWS_MAX
-        )
-        incidents, board = _rebuilt(restored)
+        ticked_to, incidents, board = await rebuilt(self._store, self.fabric)
         sources = Sources()
         ingest = Ingest(
             bus=self._bus, store=self._store, reign=reign, incidents=incidents, board=board, sources=sources,
@@ -136,7 +131,7 @@ class Correlator(Part):
         )  # fmt: skip
         analyze = Analyze(
             store=self._store, reign=reign, ingest=ingest, incidents=incidents, board=board, sources=sources,
-            clock=self._clock, metrics=self._metrics, stored_to=restored.ticked_to,
+            clock=self._clock, metrics=self._metrics, stored_to=ticked_to,
         )  # fmt: skip
         self._ingest = ingest
         committing = asyncio.create_task(ingest.commits.run(), name="group commit")
@@ -153,8 +148,7 @@ class Correlator(Part):
                 "active",
                 fabric=self.fabric,
                 term=reign.token,
-                grid_at=str(restored.ticked_to),
-                facts_restored=len(restored.observed),
+                grid_at=str(ticked_to),
                 open_verdicts=len(incidents.open),
             )
             done, _ = await asyncio.wait([committing, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -200,12 +194,3 @@ async def _wind_up(ingest: Ingest, committing: asyncio.Task[None], *, within_s: 
     await asyncio.wait([draining], timeout=within_s)
     await cancel_all([committing], within_s=1.0)
     await draining
-
-
-def _rebuilt(restored: Restored) -> tuple[Incidents, JobBoard]:
-    """The diagnosis and the accounts as they stood when the grid was last stored."""
-    incidents, board = Incidents(restored.topology), JobBoard()
-    incidents.restore(restored.verdicts, restored.observed, judged=restored.ticked_to)
-    for each in sorted(restored.observed, key=lambda o: o.order):
-        board.observe(each)
-    return incidents, board

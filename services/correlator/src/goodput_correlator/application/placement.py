@@ -1,12 +1,13 @@
 """Jobs as they present themselves: which generation runs, how far its ranks have come, who has left.
 
 The diagnosis keeps its own, stricter account; this one is for readers (`/v1/jobs`) and for knowing whose registrations
-matter after a restart. It is rebuilt from evidence and written to the store with every tick, only where something
-changed.
+matter after a restart. It is written to the store with every tick, only where something changed, and goes on from the
+store's rows and the evidence after a restart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -14,6 +15,7 @@ from goodput_common.contracts.job import RankExited, RankProgress, RankRegistere
 from goodput_correlator.application.ports import JobProgress, Registration
 from goodput_correlator.application.views import JobState
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.room import Leave, Room
 
 JOBS_MAX = 10_000
 SILENT_S = 15.0  # without a report for this long, nothing is known of the job
@@ -39,11 +41,34 @@ class _Job:
     changed: bool = True
 
 
-class JobBoard:
-    """The newest generation of each job. At the bound new jobs are left out: they are diagnosed, but show no progress."""
+def _leave(job: _Job) -> Leave | None:
+    return Leave(len(job.exited) >= job.world_size > 0, job.last_seen_at) if not job.changed else None
 
-    def __init__(self) -> None:
+
+class JobBoard:
+    """The newest generation of each job. At the bound the longest ended, then the longest silent, goes from here (its row
+    stays in the store); where none may go, a new job is left out: it is diagnosed, but shows no progress. A job that went
+    comes back when a rank of it registers."""
+
+    def __init__(self, held_max: int = JOBS_MAX) -> None:
         self._jobs: dict[str, _Job] = {}
+        self._room: Room[_Job] = Room(held_max)
+        self.left_out = 0
+
+    def restore(self, jobs: Iterable[JobProgress]) -> None:
+        """Begin with what the store says; evidence is observed next, then `restored` called."""
+        for row in sorted(jobs, key=lambda each: each.last_seen_at, reverse=True)[: self._room.held_max]:
+            self._jobs[row.job] = _Job(
+                row.generation, row.world_size, row.first_seen_at, row.last_seen_at, step_max=row.step_max,
+                step_at=row.step_at, changed=False,
+            )  # fmt: skip
+
+    def restored(self, jobs: Iterable[JobProgress]) -> None:
+        """All evidence has been read again. Rows to which it added nothing stand: they may rest on evidence that is gone."""
+        for row in jobs:
+            job = self._jobs.get(row.job)
+            if job is not None and (job.generation, job.last_seen_at) == (row.generation, row.last_seen_at):
+                job.changed = False
 
     def observe(self, seen: Observed) -> None:
         fact = seen.fact
@@ -66,8 +91,12 @@ class JobBoard:
         job = self._jobs.get(fact.job)
         at = seen.received_at
         if job is None:
-            if len(self._jobs) < JOBS_MAX:
-                self._jobs[fact.job] = _Job(fact.generation, fact.world_size, at, at)
+            for gone in self._room.leaving(self._jobs, _leave, at):
+                del self._jobs[gone]
+            if len(self._jobs) >= self._room.held_max:
+                self.left_out += 1
+                return
+            self._jobs[fact.job] = _Job(fact.generation, fact.world_size, at, at)
             return
         if fact.generation < job.generation:
             return

@@ -7,7 +7,7 @@ noticing can neither acknowledge evidence into nowhere nor publish a second chai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -111,7 +111,8 @@ class Restored:
     """What a correlator needs to go on where its predecessor stopped."""
 
     ticked_to: datetime | None
-    observed: tuple[Observed, ...] = ()  # registrations of running jobs included, however old
+    jobs: tuple[JobProgress, ...] = ()  # heard of lately
+    observed: tuple[Observed, ...] = ()  # their newest registrations and last words, however old
     topology: Fabric
     verdicts: tuple[Verdict, ...] = ()  # the newest version of each chain that is open or ended lately
 
@@ -134,10 +135,16 @@ class Store(Protocol):
         """Commit a group whole or not at all. What is already there (by id) stays as it is. A snapshot that makes the graph
         contradict itself is refused."""
 
-    async def restore(self, fabric: str, *, window_s: float, jobs_s: float, rows_max: int) -> Restored:
-        """Evidence of the last `window_s` before the grid's place and all after it, at most `rows_max` (the newest); the
-        newest registrations of jobs heard of in the last `jobs_s`; the graph; chains that are open or ended within the
-        window."""
+    async def restore(self, fabric: str, *, window_s: float, jobs_s: float) -> Restored:
+        """The grid's place; the jobs heard of in the `jobs_s` before it, with the registrations of their newest generation
+        and, of those that have gone quiet or begun to leave, what each rank said last before the window; the graph; chains
+        that are open or ended within `window_s`."""
+
+    def evidence_pages(
+        self, fabric: str, *, since: datetime | None, rows_max: int, page_rows: int
+    ) -> AsyncIterator[tuple[Observed, ...]]:
+        """Evidence that a diagnosis reads, received after `since`, in pages and in its order; of more than `rows_max` the
+        newest."""
 
     async def commit(self, reign: Reign, tick: Tick) -> tuple[Verdict, ...]:
         """Advance the grid, store verdict versions and queue them for the bus, in one transaction. Committing the same

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from goodput_common.contracts.telemetry import CollectorHeartbeat, SourceHealth, SourceStatus, TelemetryBatch
+from goodput_correlator.domain.room import Leave, Room
 
 HOSTS_MAX = 100_000
 HOLES_MAX = 1000  # of one source; beyond that more holes make no difference
@@ -51,10 +52,12 @@ class _Host:
 
 
 class Sources:
-    """By host. At the bound, new hosts are not tracked (their evidence is used all the same)."""
+    """By host. At the bound the longest silent host gives way; where all speak, new ones are not tracked (their evidence is
+    used all the same)."""
 
-    def __init__(self) -> None:
+    def __init__(self, held_max: int = HOSTS_MAX) -> None:
         self._hosts: dict[str, _Host] = {}
+        self._room: Room[_Host] = Room(held_max)
 
     def batch(self, batch: TelemetryBatch, received_at: datetime) -> int:
         """Note a batch; returns how many before it are missing so far."""
@@ -75,7 +78,9 @@ class Sources:
     def _host(self, name: str, received_at: datetime) -> _Host | None:
         host = self._hosts.get(name)
         if host is None:
-            if len(self._hosts) >= HOSTS_MAX:
+            for gone in self._room.leaving(self._hosts, lambda each: Leave(False, each.heard_at), received_at):
+                del self._hosts[gone]
+            if len(self._hosts) >= self._room.held_max:
                 return None
             host = self._hosts[name] = _Host(received_at)
         host.heard_at = max(host.heard_at, received_at)

@@ -6,14 +6,15 @@ matter, as long as T is only judged after all that was received by T has been se
 
 A job is judged when its steps stand still longer than is usual for it. Hard evidence (a GPU off the bus, a link down, a
 process gone) speeds the judgement up; without it, dumps are waited for. Hardware that fails without a job on it is judged
-by itself (`idle`). Everything kept is bounded; what goes over a bound is counted in `overflow`.
+by itself (`idle`). Everything kept is bounded: a new job or host puts out one that has ended or fallen silent (`room`), and
+what does not fit even so is counted in `overflow`.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from goodput_common.contracts.ids import ComponentKind
@@ -24,7 +25,8 @@ from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.idle import IdleHardware
 from goodput_correlator.domain.ranking import decide
-from goodput_correlator.domain.timeline import HostTimeline, JobTimeline
+from goodput_correlator.domain.room import Leave, Room
+from goodput_correlator.domain.timeline import READ, HostTimeline, JobTimeline, Noted
 from goodput_correlator.domain.verdict import incident_id, open_verdict, resolve, revise
 from goodput_topology.graph import Fabric
 
@@ -52,7 +54,7 @@ def grid_floor(at: datetime) -> datetime:
 class Incidents:
     """State of one fabric. `observe` takes facts in any order; `tick` judges every grid time up to `now`."""
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Fabric, *, jobs_max: int = JOBS_MAX, hosts_max: int = HOSTS_MAX) -> None:
         self.topology = fabric
         self.overflow = 0
         self._pending: list[tuple[datetime, str, int, Observed]] = []
@@ -66,6 +68,8 @@ class Incidents:
         self._news: dict[str, int] = {}  # job -> news when it was last judged
         self._idle = IdleHardware()
         self._topologies: list[tuple[datetime, Fabric]] = []  # to come, by time
+        self._job_room: Room[JobTimeline] = Room(jobs_max)
+        self._host_room: Room[HostTimeline] = Room(hosts_max)
 
     @property
     def name(self) -> str:
@@ -80,6 +84,11 @@ class Incidents:
     def open(self) -> tuple[Verdict, ...]:
         return tuple(sorted(self._open.values(), key=lambda v: v.id))
 
+    @property
+    def pending(self) -> int:
+        """Facts taken in whose grid time has not come."""
+        return len(self._pending)
+
     def set_topology(self, fabric: Fabric, received_at: datetime) -> None:
         """A graph that became whole with a message of that time: in force from the first grid time not before it."""
         self._topologies.append((received_at, fabric))
@@ -89,6 +98,8 @@ class Incidents:
 
     def observe(self, seen: Observed) -> None:
         """Take in one fact; judged at the first grid time not before `seen.received_at`."""
+        if not isinstance(seen.fact, READ):
+            return
         if len(self._pending) >= PENDING_MAX:
             self.overflow += 1
             return
@@ -109,10 +120,23 @@ class Incidents:
             at += timedelta(seconds=GRID_S)
         return out
 
-    def restore(self, verdicts: Iterable[Verdict], observed: Iterable[Observed], *, judged: datetime | None = None) -> None:
+    def restore(
+        self,
+        verdicts: Iterable[Verdict],
+        observed: Iterable[Observed],
+        *,
+        judged: datetime | None = None,
+        jobs: Iterable[Noted] = (),
+    ) -> None:
         """Take up where another process left off: the newest version of each open verdict, the evidence of the last
-        `LOOK_BACK_S` (registrations of running jobs however old), and the last grid time that was judged and stored.
-        What was received after `judged` is judged again, to the same effect."""
+        `LOOK_BACK_S` (registrations of running jobs however old), the last grid time that was judged and stored, and what
+        was noted of the jobs. What was received after `judged` is judged again, to the same effect."""
+        self.reopen(verdicts)
+        self.recall(ordered(observed), judged=judged)
+        self.resume(judged=judged, jobs=jobs)
+
+    def reopen(self, verdicts: Iterable[Verdict]) -> None:
+        """Restoring begins: the newest version of each open verdict, and of those that were resolved lately."""
         newest: dict[str, Verdict] = {}
         for verdict in sorted(verdicts, key=lambda v: (v.incident, v.version)):
             newest[verdict.incident] = verdict
@@ -127,16 +151,28 @@ class Incidents:
                 self._of_job[verdict.job] = verdict.incident
             else:
                 self._idle.opened(verdict)
-        for each in ordered(observed):
+
+    def recall(self, observed: Sequence[Observed], *, judged: datetime | None) -> None:
+        """Restoring goes on: a page of the evidence, in the order of `Observed.order` from page to page. What had been
+        judged is read at once, so that no more than a page and the rest that had not been judged is held."""
+        for each in observed:
             self.observe(each)
-        if judged is not None:
-            self._judged = grid_floor(judged)
-            self._fold(self._judged, old_too=True)
-            for name in self._of_job:
-                if name in self._jobs:
-                    job = self._jobs[name]
-                    job.learning = False
-                    # only its old registrations may have been restored: that is no silence of the job
+        if judged is not None and observed:
+            self._fold(min(grid_floor(judged), observed[-1].received_at), old_too=True)
+
+    def resume(self, *, judged: datetime | None, jobs: Iterable[Noted]) -> None:
+        """Restoring is done: the next tick goes on behind `judged`."""
+        if judged is None:
+            return
+        self._judged = grid_floor(judged)
+        self._fold(self._judged, old_too=True)
+        noted = {each.job: each for each in jobs}
+        for name, job in self._jobs.items():
+            if name in noted:
+                job.resume(noted[name])
+            if name in self._of_job:
+                job.learning = False
+                if name not in noted:  # its reports may not have been restored: that is no silence of the job
                     job.heard_at = max(job.heard_at or self._judged, self._judged)
 
     # ------------------------------------------------------------------------------------------------- reading
@@ -168,7 +204,9 @@ class Incidents:
         if isinstance(fact, RankRegistered | RankProgress | RankExited | StallSuspected | FlightRecorderDump):
             job = self._jobs.get(fact.job)
             if job is None:
-                if len(self._jobs) >= JOBS_MAX:
+                for gone in self._job_room.leaving(self._jobs, self._leave_of_job, seen.received_at):
+                    self._forget(gone)
+                if len(self._jobs) >= self._job_room.held_max:
                     self.overflow += 1
                     return
                 job = self._jobs[fact.job] = JobTimeline(fact.job, fact.fabric)
@@ -176,7 +214,8 @@ class Incidents:
             return
         host = self._hosts.get(seen.host)
         if host is None:
-            if len(self._hosts) >= HOSTS_MAX:
+            self._make_room_for_host(seen.received_at)
+            if len(self._hosts) >= self._host_room.held_max:
                 self.overflow += 1
                 return
             host = self._hosts[seen.host] = HostTimeline(seen.host)
@@ -185,6 +224,27 @@ class Incidents:
         self.overflow += host.dropped - dropped
         if isinstance(fact, Event):
             self._idle.saw(seen, fact)
+
+    def _leave_of_job(self, job: JobTimeline) -> Leave | None:
+        if job.job in self._of_job or job.heard_at is None:
+            return None  # its incident has to be seen to its end
+        return Leave(job.ended, job.heard_at)
+
+    def _make_room_for_host(self, at: datetime) -> None:
+        """A host under a job stays: its silence is evidence."""
+        if len(self._hosts) < self._host_room.held_max:
+            return
+        used = {host for job in self._jobs.values() if not job.ended for host in job.hosts}
+
+        def leave(host: HostTimeline) -> Leave | None:
+            return Leave(False, host.heard_at) if host.heard_at is not None and host.host not in used else None
+
+        for gone in self._host_room.leaving(self._hosts, leave, at):
+            del self._hosts[gone]
+
+    def _forget(self, job: str) -> None:
+        del self._jobs[job]
+        self._news.pop(job, None)
 
     # ------------------------------------------------------------------------------------------------- judging
 
@@ -197,8 +257,7 @@ class Incidents:
                 previous = self._open.get(self._of_job.get(name, ""))
                 if previous is not None:
                     verdict = self._close(previous, at, "nobody speaks of the job any more")
-                del self._jobs[name]
-                self._news.pop(name, None)
+                self._forget(name)
             if verdict is not None:
                 out.append(verdict)
                 self._idle.named(verdict, at)

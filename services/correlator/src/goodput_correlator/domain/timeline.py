@@ -24,6 +24,8 @@ from goodput_common.contracts.job import (
 from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, State
 from goodput_correlator.domain.case import Observed, Placement, RankPlace
 
+# What the timelines remember anything of. Counters are kept for readers; a live diagnosis does not look at them.
+READ = (RankRegistered, RankProgress, RankExited, StallSuspected, FlightRecorderDump, CollectorHeartbeat, Event, State)
 CLOCK_DOUBT_S = 2.0  # never order events of two hosts more tightly than this by their own clocks
 STALL_S_MIN = 2.5  # steps that stand still for less are no stall, whatever the usual step
 STALL_S_MAX = 180.0
@@ -66,6 +68,17 @@ class RankTrack:
         return [each for each in (self.moved, self.last, self.exited, self.stall, self.dump) if each is not None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """What an earlier process noted of a job in its newest generation: stands in for reports that are kept no longer."""
+
+    job: str
+    generation: int
+    heard_at: datetime
+    step: int = -1
+    step_at: datetime | None = None
+
+
 def _clean(track: RankTrack) -> bool:
     return track.exited is not None and isinstance(track.exited.fact, RankExited) and track.exited.fact.clean
 
@@ -85,6 +98,7 @@ class JobTimeline:
     resumed_at: datetime | None = None  # when steps began to move after they had stood still
     news: int = 0  # grows with every fact that may change a diagnosis
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of each group, as far as reports have said
+    _noted_step: int = -1  # by an earlier process, until a rank is seen to finish a step
     _gaps: deque[tuple[int, float, float, int]] = field(default_factory=deque)  # bucket, longest s, sum s, steps
     _before: tuple[float, int] = (0.0, 0)  # sum s and steps of all `_gaps` but the last: this is asked at every report
 
@@ -98,7 +112,7 @@ class JobTimeline:
         if fact.generation > self.generation:
             self.generation, self.ranks, self.learning = fact.generation, {}, True
             self.moved_at = self.resumed_at = None
-            self.members = {}
+            self.members, self._noted_step = {}, -1
         if isinstance(fact, RankRegistered):
             self._register(seen, fact)
             return
@@ -118,6 +132,14 @@ class JobTimeline:
         else:
             track.dump = seen
             self.news += 1
+
+    def resume(self, noted: Noted) -> None:
+        """Go on from what was noted, where that is further than the evidence that was read again."""
+        if noted.generation != self.generation:
+            return
+        self.heard_at = max(self.heard_at or noted.heard_at, noted.heard_at)
+        if self.moved_at is None and noted.step >= 0:
+            self.moved_at, self._noted_step = noted.step_at, noted.step
 
     def _register(self, seen: Observed, fact: RankRegistered) -> None:
         self.world_size = max(fact.world_size, 1)
@@ -169,6 +191,7 @@ class JobTimeline:
             track.finished_at = finished_at
 
     def _moved(self, finished_at: datetime) -> None:
+        self._noted_step = -1
         gap_s = (finished_at - self.moved_at).total_seconds() if self.moved_at else float("inf")
         if gap_s > max(RESUME_GAP_S, 2.5 * self.usual_step_s):
             self.resumed_at = finished_at
@@ -216,7 +239,7 @@ class JobTimeline:
     @property
     def step(self) -> int:
         """The furthest step that any rank has finished."""
-        return max((track.step for track in self.ranks.values()), default=-1)
+        return max(self._noted_step, max((track.step for track in self.ranks.values()), default=-1))
 
     @property
     def registered_at(self) -> datetime | None:
