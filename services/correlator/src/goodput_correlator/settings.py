@@ -1,4 +1,4 @@
-"""What the correlator is told, beyond what every service is (`CommonSettings`)."""
+"""What the correlator is told, beyond what every service is (`ServiceSettings`)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import Any
 
 from pydantic import Field
 
-from goodput_common.runtime.settings import CommonSettings, Port
+from goodput_common.runtime.settings import Port, ServiceSettings
 
 
-class Settings(CommonSettings):
+class Settings(ServiceSettings):
     http_port: Port = 8081
     ingest_slots: int = Field(256, ge=1, le=4096, description="messages of one stream in hand at once; bounds memory")
     evidence_keep_s: float = Field(6 * 3600.0, gt=600, description="evidence that no verdict cites is kept this long")
     evidence_rows_max: int = Field(20_000_000, ge=10_000, description="and at most this many rows of it")
     verdicts_keep_s: float = Field(30 * 86400.0, gt=3600, description="resolved verdicts, with what they cite")
-    database_pool: int = Field(8, ge=3, le=100, description="connections of the pool; three more serve lease and outbox")
 
 
 def load() -> Settings:

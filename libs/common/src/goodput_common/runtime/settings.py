@@ -99,6 +99,12 @@ class CommonSettings(BaseSettings):
         return (init_settings, FileVariables(settings_cls), env_settings)
 
 
+class ServiceSettings(CommonSettings):
+    """What a service with a database and an API is told besides."""
+
+    database_pool: int = Field(8, ge=3, le=100, description="connections of the pool; three more serve lease and outbox")
+
+
 class FileVariables(PydanticBaseSettingsSource):
     """`GOODPUT_<FIELD>_FILE`: the value is the file's text without the trailing newline. Setting both forms is an error: one
     of them would be silently ignored."""

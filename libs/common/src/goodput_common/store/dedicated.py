@@ -11,8 +11,19 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+# What a statement on such a connection raises when the database is away or the connection breaks.
+DATABASE_ERRORS = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a statement on a connection that broke under another one
+    SQLAlchemyError,
+)
 _CLOSE_WITHIN_S = 1.0
 
 

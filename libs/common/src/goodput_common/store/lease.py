@@ -13,25 +13,15 @@ import contextlib
 import random
 from typing import Any
 
-import asyncpg
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from goodput_common.runtime.logs import StateLog, get_logger
 from goodput_common.runtime.tasks import stop_task
-from goodput_common.store.dedicated import dedicated
+from goodput_common.store.dedicated import DATABASE_ERRORS, dedicated
 from goodput_common.store.locks import lock_key
 
 _log = get_logger(__name__)
-_DATABASE_ERRORS = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a statement on a connection that broke under another one
-    SQLAlchemyError,
-)
 
 
 class LeaseLost(Exception):
@@ -143,7 +133,7 @@ class Lease:
                         await self._term(connection)
                         return
                 self._state.report(self.name, "standby", "lease is held elsewhere, standing by", holder=self._holder)
-            except _DATABASE_ERRORS as error:
+            except DATABASE_ERRORS as error:
                 if self._lost.is_set():
                     return
                 self._state.report(self.name, "unknown", "cannot ask for the lease", level="warning", error=repr(error))
@@ -164,7 +154,7 @@ class Lease:
                     break
                 async with asyncio.timeout(self._heartbeat_timeout_s):
                     await connection.fetchval("SELECT 1")
-        except _DATABASE_ERRORS as error:
+        except DATABASE_ERRORS as error:
             reason = f"the database stopped answering: {error!r}"
         finally:
             if self._token is not None:

@@ -23,7 +23,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from goodput_common.runtime.lifecycle import StartError
+from goodput_common.runtime.lifecycle import Part, StartError
 from goodput_common.runtime.logs import get_logger
 from goodput_common.store.locks import lock_key
 from goodput_common.store.wait import wait_for_database
@@ -59,6 +59,18 @@ async def upgrade(
     if done:
         _log.info("schema upgraded", schema=schema, revisions=list(done))
     return done
+
+
+class MigrationsPart(Part):
+    """Brings a service's schema up to date before anything uses it."""
+
+    name = "migrations"
+
+    def __init__(self, engine: AsyncEngine, package: str, schema: str) -> None:
+        self._engine, self._package, self._schema = engine, package, schema
+
+    async def start(self) -> None:
+        await upgrade(self._engine, self._package, self._schema)
 
 
 def migrations_folder(package: str) -> Path:

@@ -19,9 +19,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
@@ -31,20 +29,12 @@ from goodput_common.runtime.logs import StateLog, get_logger
 from goodput_common.runtime.metrics import Metrics
 from goodput_common.runtime.tasks import Tasks, stop_task
 from goodput_common.runtime.tracing import span
-from goodput_common.store.dedicated import dedicated
+from goodput_common.store.dedicated import DATABASE_ERRORS, dedicated
 from goodput_common.store.locks import lock_key
 from goodput_common.store.outbox.statements import Statements
 from goodput_common.store.outbox.table import Undecodable, channel_of, decode, schema_of
 
 _log = get_logger(__name__)
-_DATABASE_ERRORS = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a statement on a connection that broke under another one
-    SQLAlchemyError,
-)
 _HOUSEKEEPING_S = 30.0
 _PRUNE_ROWS_MAX = 5000
 _BLOCKED_KEYS_MAX = 1000
@@ -126,7 +116,7 @@ class OutboxPublisher(Part):
                     self._cut_off = False
                     delay_s = self._backoff_s_min
                     await self._session(connection)
-            except _DATABASE_ERRORS as error:
+            except DATABASE_ERRORS as error:
                 self._note("database", f"cannot use the outbox: {error!r}")
                 self._failed.labels("database").inc()
                 await self._pause(delay_s)
@@ -182,7 +172,7 @@ class OutboxPublisher(Part):
         try:
             await asyncio.gather(*(self._publish_key(each, sent, failed, away) for each in by_key.values()))
         except asyncio.CancelledError:
-            with contextlib.suppress(*_DATABASE_ERRORS):  # unmarked rows only go out again, under the same ids
+            with contextlib.suppress(*DATABASE_ERRORS):  # unmarked rows only go out again, under the same ids
                 await self._mark(connection, sent)
             raise
         await self._mark(connection, sent)
