@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.adapters.spool import DiskSpool
@@ -11,7 +10,7 @@ from goodput_collector.application.publish import Heartbeat, Origin, Publisher
 from goodput_collector.application.schedule import Schedule
 from goodput_collector.settings import Settings
 from goodput_collector.wiring import all_readers
-from goodput_collector.wiring.given import Given
+from goodput_collector.wiring.given import Given, read_boot_id
 from goodput_common.bus.errors import ProvisioningConflict
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Bus
@@ -39,7 +38,7 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     tasks = Tasks()
     health = Health()
     metrics = Metrics("collector", fabric=settings.fabric)
-    boot_id = _boot_id(settings.proc_root)
+    boot_id = read_boot_id(settings.proc_root)
     directory = settings.spool_directory
     try:
         spool = DiskSpool(directory, boot_id=boot_id, bytes_max=settings.spool_bytes)
@@ -126,10 +125,3 @@ def _http(settings: Settings, health: Health, metrics: Metrics, tasks: Tasks) ->
         ) from error
     app = create_api("goodput collector", "1", health=health, auth=Auth(), metrics=metrics)
     return HttpServer(app, host=settings.http_host, port=settings.http_port, tasks=tasks)
-
-
-def _boot_id(proc_root: Path) -> str:
-    try:
-        return (proc_root / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return "unknown"

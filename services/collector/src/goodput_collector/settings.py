@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from goodput_common.contracts.subjects import token
+from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.settings import CommonSettings, Port
 
 # interfaces of containers and of this machine alone: they carry no training traffic, and there may be hundreds
@@ -22,6 +23,9 @@ class Settings(CommonSettings):
     collector_http: bool = Field(True, description="serve /healthz, /readyz and /metrics")
     provision_streams: bool = Field(
         False, description="make the bus's streams at the start; else the correlator does, and this host needs no right to"
+    )
+    collector_off: str = Field(
+        "", description="sources not to read (as `goodput collector check` names them, separated by commas)"
     )
     kernel_log: str = Field("/dev/kmsg", description="device, or files (globs, separated by commas); empty: none")
     job_logs: str = Field("", description="logs of training processes (globs, separated by commas)")
@@ -47,6 +51,19 @@ class Settings(CommonSettings):
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from None
         return value
+
+    @field_validator("collector_off")
+    @classmethod
+    def _sources(cls, value: str) -> str:
+        known = [source.value for source in Source if source is not Source.HEARTBEAT]
+        unknown = [name for name in listed(value) if name not in known]
+        if unknown:
+            raise ValueError(f"unknown source {', '.join(unknown)}; there are {', '.join(known)}")
+        return value
+
+    @property
+    def sources_off(self) -> frozenset[Source]:
+        return frozenset(Source(name) for name in listed(self.collector_off))
 
     @property
     def spool_directory(self) -> Path:

@@ -9,9 +9,28 @@ from __future__ import annotations
 from goodput_collector.application.ports import SourceReader
 from goodput_collector.wiring import job, logs, network
 from goodput_collector.wiring.given import Given
+from goodput_common.contracts.telemetry import Source
 
 FAMILIES = (logs, network, job)
 
 
+SWITCHED_ON_BY = {
+    Source.KERNEL_LOG: "GOODPUT_KERNEL_LOG=/dev/kmsg",
+    Source.JOB_LOG: "GOODPUT_JOB_LOGS=<globs>",
+}
+"""What a source that is not read by itself is told by."""
+
+
 def all_readers(given: Given) -> list[SourceReader]:
-    return [reader for family in FAMILIES for reader in family.readers(given)]
+    off = given.settings.sources_off
+    return [reader for family in FAMILIES for reader in family.readers(given) if reader.source not in off]
+
+
+def switched_off(given: Given) -> dict[Source, str]:
+    """The sources that this collector does not read, each with what would switch it on."""
+    off, read = given.settings.sources_off, {reader.source for reader in all_readers(given)}
+    return {
+        source: f"take {source} out of GOODPUT_COLLECTOR_OFF" if source in off else SWITCHED_ON_BY.get(source, "")
+        for source in Source
+        if source not in read and source is not Source.HEARTBEAT
+    }

@@ -28,3 +28,11 @@ class Given:
     @property
     def proc_root(self) -> Path:
         return self.settings.proc_root
+
+
+def read_boot_id(proc_root: Path) -> str:
+    """Names this boot of the host; `unknown` where the kernel does not tell."""
+    try:
+        return (proc_root / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
