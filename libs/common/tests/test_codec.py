@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
@@ -145,3 +146,50 @@ def test_a_message_without_identity_is_not_sent(id: str, source: str) -> None:
 def test_a_time_without_zone_is_not_sent() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         codec.encode(EVENT, id="1", source="s", time=datetime(2026, 1, 1))
+
+
+BIG = RankExited(fabric="f", job="j", rank=1, host="h", at=NOW, reason="the same words again and again " * 1000)
+
+
+def sent(compress_over: int | None) -> codec.Encoded:
+    return codec.encode(BIG, id="1", source="s", time=NOW, compress_over=compress_over)
+
+
+def test_a_large_body_travels_compressed_and_comes_back_the_same() -> None:
+    small, plain = sent(1000), sent(None)
+    assert len(small.body) < len(plain.body) / 5
+    assert small.headers["content-encoding"] == "zstd"
+    assert codec.decode("s", small.headers, small.body, received_at=NOW).data == BIG
+
+
+def test_a_small_body_travels_as_it_is() -> None:
+    encoded = codec.encode(EVENT, id="1", source="s", time=NOW, compress_over=1000)
+    assert "content-encoding" not in encoded.headers
+    assert msgspec.json.decode(encoded.body)["rank"] == 1
+
+
+def test_a_body_that_would_fill_the_memory_is_refused_before_it_does() -> None:
+    bomb = zstandard.ZstdCompressor().compress(b"0" * (codec.BODY_BYTES_MAX + 1))
+    assert len(bomb) < 10_000
+    with pytest.raises(DecodeError, match="when decompressed, at most"):
+        codec.decode("s", sent(0).headers, bomb, received_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"), [("zstd", "body is not zstd"), ("br", "header content-encoding: 'br' is not known")]
+)
+def test_a_body_in_another_encoding_than_it_says_is_named(encoding: str, said: str) -> None:
+    headers = sent(None).headers | {"content-encoding": encoding}
+    with pytest.raises(DecodeError, match=said):
+        codec.decode("s", headers, b"{}", received_at=NOW)
+
+
+@given(st.binary(max_size=200), st.integers(0, 40))
+def test_damaged_compressed_bodies_never_do_more_than_be_refused(noise: bytes, at: int) -> None:
+    whole = sent(0)
+    damaged = whole.body[:at] + noise + whole.body[at:]
+    try:
+        message = codec.decode("s", whole.headers, damaged, received_at=NOW)
+    except DecodeError:
+        return
+    assert isinstance(message.data, RankExited)

@@ -22,6 +22,8 @@ from goodput_common.runtime.logs import get_logger
 from goodput_common.runtime.metrics import Metrics
 from goodput_common.runtime.tasks import Tasks
 
+COMPRESS_OVER_BYTES = 4096
+
 _log = get_logger(__name__)
 
 
@@ -97,6 +99,7 @@ class _Connection(Part):
                 password=password.get_secret_value() if password is not None else None,
                 clock=self._clock,
                 wait_s=0,
+                compress_over=COMPRESS_OVER_BYTES,
                 registry=self._metrics.registry,
             )
         await self._bus.client()

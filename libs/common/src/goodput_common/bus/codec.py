@@ -4,6 +4,9 @@ Attributes travel as headers (`ce-id`, `ce-type` ...), percent-encoded where a h
 router or a person with `nats sub` reads them without knowing the body. `Nats-Msg-Id` repeats `ce-id`: the server drops
 doubles by it.
 
+A large body may be compressed (`content-encoding: zstd`): the stream then keeps, and every consumer fetches, a fifth of it.
+Decompression is bounded.
+
 JSON knows no NaN: msgspec writes one as null, and the reader then rejects the message. Leave a field out instead.
 """
 
@@ -18,6 +21,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
+import zstandard
 from opentelemetry import propagate
 
 from goodput_common.bus.errors import DecodeError
@@ -26,6 +30,8 @@ from goodput_common.contracts.registry import BY_NAME, BY_STRUCT
 
 SPECVERSION = "1.0"
 CONTENT_TYPE = "application/json"
+ENCODING = "zstd"
+BODY_BYTES_MAX = 16 << 20  # decompressed; a message of ours has less than the server's 1 MiB when it is made
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 _PLAIN = re.compile(r"[!#$&-~]*")  # printable ASCII but blank, `"` and `%`
 _SAFE = "!#$&'()*+,/:;<=>?@[\\]^`{|}"
@@ -60,8 +66,19 @@ def dataschema(type_name: str) -> str:
     return f"urn:goodput:message:{type_name}"
 
 
-def encode(data: msgspec.Struct, *, id: str, source: str, time: datetime, component: str = "") -> Encoded:
-    """Raises TypeError for a struct that is not in the registry, ValueError for an id, source or time that cannot travel."""
+def encode(
+    data: msgspec.Struct,
+    *,
+    id: str,
+    source: str,
+    time: datetime,
+    component: str = "",
+    compress_over: int | None = None,
+) -> Encoded:
+    """A body of more than `compress_over` bytes is compressed; None: none is.
+
+    Raises TypeError for a struct that is not in the registry, ValueError for an id, source or time that cannot travel.
+    """
     known = BY_STRUCT.get(type(data))
     if known is None:
         raise TypeError(f"{type(data).__name__} is no message: add it to goodput_common.contracts.registry")
@@ -83,7 +100,11 @@ def encode(data: msgspec.Struct, *, id: str, source: str, time: datetime, compon
     if component:
         headers["ce-subject"] = escape(component)
     propagate.inject(headers)  # traceparent, when a span is active
-    return Encoded(headers, _encoder.encode(data))
+    body = _encoder.encode(data)
+    if compress_over is not None and len(body) > compress_over:
+        headers["content-encoding"] = ENCODING
+        body = zstandard.ZstdCompressor(level=3, write_content_size=True).compress(body)
+    return Encoded(headers, body)
 
 
 def decode(
@@ -118,7 +139,7 @@ def decode(
         source=required("ce-source"),
         subject=subject,
         time=_time(required("ce-time"), type_name),
-        data=decode_body(type_name, body),
+        data=decode_body(type_name, _plain(body, attributes.get("content-encoding", ""), type_name)),
         stream=stream,
         sequence=sequence,
         received_at=received_at,
@@ -126,6 +147,20 @@ def decode(
         component=unescape(attributes.get("ce-subject", "")),
         traceparent=attributes.get("traceparent", ""),
     )
+
+
+def _plain(body: bytes, encoding: str, type_name: str) -> bytes:
+    if not encoding:
+        return body
+    if encoding != ENCODING:
+        raise DecodeError(f"header content-encoding: {encoding!r} is not known; {ENCODING} is", type_name=type_name)
+    try:
+        size = zstandard.frame_content_size(body)
+        if not 0 <= size <= BODY_BYTES_MAX:
+            raise DecodeError(f"body: {size} bytes when decompressed, at most {BODY_BYTES_MAX}", type_name=type_name)
+        return zstandard.ZstdDecompressor().decompress(body, max_output_size=BODY_BYTES_MAX)
+    except zstandard.ZstdError as error:
+        raise DecodeError(f"body is not {ENCODING}: {error}", type_name=type_name) from error
 
 
 def decode_body(type_name: str, body: bytes | msgspec.Raw) -> Any:

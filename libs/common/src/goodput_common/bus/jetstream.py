@@ -45,9 +45,12 @@ REJECTED_STREAM = "REJECTED"
 class JetStreamBus:
     """See `goodput_common.bus.ports.Bus`. Made by `connect`."""
 
-    def __init__(self, connection: Connection, *, clock: Clock, publish_timeout_s: float, pending_max: int) -> None:
+    def __init__(
+        self, connection: Connection, *, clock: Clock, publish_timeout_s: float, pending_max: int, compress_over: int | None
+    ) -> None:
         self._connection = connection
         self._clock = clock
+        self._compress_over = compress_over
         self._metrics = connection.metrics
         self._publisher = Publisher(
             connection,
@@ -73,16 +76,23 @@ class JetStreamBus:
         wait_s: float | None = 30.0,
         publish_timeout_s: float = 5.0,
         pending_max: int = 256,
+        compress_over: int | None = None,
         registry: CollectorRegistry | None = None,
     ) -> JetStreamBus:
         """Connect to `url` (several servers: comma between them; user and password also as part of it).
 
         Tries for `wait_s`, then raises BusUnavailable; None tries for ever. With 0 it returns at once and goes on in the
         background: publishing then waits, within its own limit, for the connection. `pending_max` bounds the publishes that
-        wait for the server at once.
+        wait for the server at once. Published bodies of more than `compress_over` bytes are compressed.
         """
         connection = Connection(url, name=name, user=user, password=password, metrics=bus_metrics(registry))
-        bus = cls(connection, clock=clock or SystemClock(), publish_timeout_s=publish_timeout_s, pending_max=pending_max)
+        bus = cls(
+            connection,
+            clock=clock or SystemClock(),
+            publish_timeout_s=publish_timeout_s,
+            pending_max=pending_max,
+            compress_over=compress_over,
+        )
         connection.open()
         if wait_s != 0:
             try:
@@ -111,7 +121,8 @@ class JetStreamBus:
         component: str = "",
         time: datetime | None = None,
     ) -> None:
-        encoded = encode(data, id=id, source=source, component=component, time=time or self._clock.now())
+        at = time or self._clock.now()
+        encoded = encode(data, id=id, source=source, component=component, time=at, compress_over=self._compress_over)
         await self._publisher.store(subject, encoded.headers, encoded.body)
 
     async def publish_raw(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:

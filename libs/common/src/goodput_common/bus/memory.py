@@ -52,10 +52,12 @@ class MemoryBus:
         *,
         streams: tuple[subjects.Stream, ...] = subjects.STREAMS,
         messages_max: int = 100_000,
+        compress_over: int | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         self._faults = faults or FaultPlan()
         self._random = random.Random(self._faults.seed)
+        self._compress_over = compress_over
         self._streams = {stream.name: StreamStore(stream, messages_max) for stream in streams}
         self._durables: dict[tuple[str, str], Durable] = {}
         self._subscriptions: list[MemorySubscription] = []
@@ -83,7 +85,8 @@ class MemoryBus:
         component: str = "",
         time: datetime | None = None,
     ) -> None:
-        encoded = encode(data, id=id, source=source, component=component, time=time or self.clock.now())
+        at = time or self.clock.now()
+        encoded = encode(data, id=id, source=source, component=component, time=at, compress_over=self._compress_over)
         await self.publish_raw(subject, encoded.body, encoded.headers)
 
     async def publish_raw(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
