@@ -344,6 +344,9 @@ def _ours(name: str | None, kind: str, parents: Any) -> bool:
 
 
 async def _audit_refuses(connection: AsyncConnection) -> None:
+    row = "INSERT INTO recovery.audit (at, fabric, actor, decision, reason, inputs) VALUES (now(), 'f', 'a', 'd', '', '{}')"
+    await connection.execute(sa.text(row))
+    await connection.commit()
     for statement in ("DELETE FROM recovery.audit", "UPDATE recovery.audit SET reason = ''", "TRUNCATE recovery.audit"):
         with pytest.raises(sa.exc.DBAPIError, match="append-only"):
             await connection.execute(sa.text(statement))

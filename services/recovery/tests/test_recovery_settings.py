@@ -9,7 +9,7 @@ import pytest
 from goodput_common.contracts.verdict import ActionKind
 from goodput_common.runtime.settings import SettingsError
 from goodput_recovery import bootstrap
-from goodput_recovery.domain.policy import InvalidPolicy, Policy, parse
+from goodput_recovery.domain.policy import InvalidPolicy, Policy, Retention, parse
 from goodput_recovery.settings import Settings
 
 
@@ -32,6 +32,9 @@ def test_a_policy_file_overrides_single_fields(tmp_path: Path) -> None:
         ('{"threshold": {"swap_node": 7}}', "threshold.swap_node=7"),
         ('{"threshold": {"swap_the_node": 0.5}}', "swap_the_node"),
         ('{"budget": {"nodes_out_share_max": 0}}', "nodes_out_share_max"),
+        ('{"keep": {"decisions_s": 3600}}', "keep.decisions_s"),
+        ('{"keep": {"audit_s": 2678400}}', "keep.audit_s"),
+        ('{"keep": {"rows_a_round": 0}}', "keep.rows_a_round"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_by_the_field_s_name(text: str, named: str) -> None:
@@ -60,3 +63,9 @@ def test_the_openapi_document_needs_no_connection() -> None:
     document = bootstrap.openapi()
     assert {"/v1/plans", "/v1/plans/{plan_id}", "/v1/actions", "/v1/policy", "/v1/status"} <= set(document["paths"])
     assert {"Plan", "PlanDetail", "PolicyView", "Status", "Deed"} <= set(document["components"]["schemas"])
+
+
+def test_how_long_is_kept_can_be_set_in_days_and_the_audit_log_is_kept_no_shorter() -> None:
+    assert Settings(recovery_keep_days=None).policy().keep == Retention()
+    keep = Settings(recovery_keep_days=500).policy().keep
+    assert (keep.decisions_s, keep.audit_s) == (500 * 86400, 500 * 86400)

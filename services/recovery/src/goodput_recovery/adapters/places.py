@@ -1,6 +1,14 @@
-"""Where each rank runs: kept, because a registration comes only once, and counted, for shares of the cluster's size."""
+"""Where each rank runs: kept, because a registration comes only once, and counted, for shares of the cluster's size.
+
+A row's `at` is when its rank is known to have been there: when it registered, and later, as long as its job speaks, about
+when it was last heard (`still_there`). A host counts only while that is recent: machines that were sent back years ago are
+no capacity.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -10,11 +18,31 @@ from goodput_common.contracts.job import RankRegistered
 from goodput_recovery.adapters import schema
 from goodput_recovery.application.ports import RankPlace
 
+# Registrations are dated by the clocks of hosts and may be on their way: one that is a little older still wins.
+_BEHIND = timedelta(seconds=60)
 
-async def hosts_known(connection: AsyncConnection, fabric: str) -> int:
+
+async def hosts_known(connection: AsyncConnection, fabric: str, since: datetime) -> int:
+    """How many hosts carry, or lately carried, a rank of a job that was heard of since then."""
     table = schema.rank_place
-    hosts = sa.select(sa.func.count(sa.distinct(table.c.host))).where(table.c.fabric == fabric)
+    hosts = sa.select(sa.func.count(sa.distinct(table.c.host))).where(table.c.fabric == fabric, table.c.at > since)
     return int(await connection.scalar(hosts) or 0)
+
+
+async def still_there(connection: AsyncConnection, fabric: str, jobs: Sequence[str], now: datetime) -> None:
+    """The ranks of the newest generation of these jobs are where they were."""
+    table, other = schema.rank_place, schema.rank_place.alias()
+    newest = (
+        sa.select(sa.func.max(other.c.generation))
+        .where(other.c.fabric == table.c.fabric, other.c.job == table.c.job)
+        .scalar_subquery()
+    )
+    await connection.execute(
+        sa.update(table)
+        .where(table.c.fabric == fabric, table.c.job.in_(jobs), table.c.generation == newest)
+        .where(table.c.at < now - _BEHIND)
+        .values(at=now - _BEHIND)
+    )
 
 
 async def place(connection: AsyncConnection, fabric: str, rank: RankRegistered) -> None:

@@ -3,7 +3,7 @@
 Everything that decides runs in one transaction that first locks the fabric's row: decisions of one fabric happen one after
 the other, whoever takes them, so budgets cannot be overdrawn by two at once and fencing tokens grow in commit order. The
 transactions are a few statements long. The statements are with what they are about: `decisions`, `fencing`, `records`,
-`places`, `reader`.
+`places`, `reader`, `retention`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from goodput_common.contracts.job import RankRegistered
-from goodput_common.store.inbox import prune_inbox
 from goodput_common.store.lease import Lease, LeaseLost
-from goodput_recovery.adapters import decisions, fencing, places, records, schema
+from goodput_recovery.adapters import decisions, fencing, places, records, retention
 from goodput_recovery.adapters.connection import reading, translated, writing
 from goodput_recovery.adapters.decisions import PostgresUnit
 from goodput_recovery.adapters.reader import PostgresReader
 from goodput_recovery.application.ports import Asked, Control, Deed, RankPlace
 from goodput_recovery.domain.budget import Usage
 from goodput_recovery.domain.incident import Incident
+from goodput_recovery.domain.policy import Retention
 
 
 class PostgresStore:
@@ -34,12 +34,8 @@ class PostgresStore:
 
     @contextlib.asynccontextmanager
     async def transaction(self, *, leading: bool = True) -> AsyncIterator[PostgresUnit]:
-        with translated():
-            async with self._engine.begin() as connection:
-                if leading:
-                    await self._lease.check(connection)
-                await fencing.lock(connection, self._fabric)
-                yield PostgresUnit(connection, self._fabric)
+        async with self._alone(leading=leading) as connection:
+            yield PostgresUnit(connection, self._fabric)
 
     async def usage(self, since: datetime) -> Usage:
         async with reading(self._engine) as connection:
@@ -78,9 +74,22 @@ class PostgresStore:
         async with reading(self._engine) as connection:
             return await places.places(connection, self._fabric, job)
 
-    async def prune(self) -> None:
+    async def still_there(self, jobs: Sequence[str], now: datetime) -> None:
         async with writing(self._engine) as connection:
-            await prune_inbox(connection, schema.inbox)
+            await places.still_there(connection, self._fabric, jobs, now)
+
+    async def prune(self, keep: Retention, now: datetime) -> bool:
+        async with self._alone(leading=True) as connection:
+            return await retention.prune(connection, self._fabric, keep, now)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, *, leading: bool) -> AsyncIterator[AsyncConnection]:
+        with translated():
+            async with self._engine.begin() as connection:
+                if leading:
+                    await self._lease.check(connection)
+                await fencing.lock(connection, self._fabric)
+                yield connection
 
 
 class PostgresLeadership:

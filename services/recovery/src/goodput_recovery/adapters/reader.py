@@ -47,7 +47,7 @@ class PostgresReader:
             .order_by(schema.incident.c.opened_at.desc())
             .limit(_USAGE_MAX)
         )
-        hosts = await places.hosts_known(self._connection, self._fabric)
+        hosts = await places.hosts_known(self._connection, self._fabric, since)
         return Usage(spent=spent, incidents_opened=tuple(opened.scalars()), hosts_known=hosts or None)
 
     async def control(self) -> Control:

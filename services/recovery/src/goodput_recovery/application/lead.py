@@ -32,6 +32,8 @@ from goodput_recovery.domain.progress import Outcome, Seen
 _log = get_logger(__name__)
 _GATED = frozenset({PlanState.PROPOSED, PlanState.AWAITING_APPROVAL, PlanState.APPROVED})
 _PRUNE_EVERY_S = 600.0
+_PRUNE_AGAIN_S = 5.0  # where a round met its limit
+_HEARD_EVERY_S = 60.0
 # A verdict must not end as rejected because the database was away for long: practically without end, a second apart.
 _DELIVERIES_MAX = 1_000_000
 # What a killed predecessor had in hand comes again after this; it may be short, for a running handler sends signs of life.
@@ -74,7 +76,7 @@ class Leader(Part):
         self._task: asyncio.Task[None] | None = None
         self._state = StateLog(_log)
         self._role = "starting"
-        self._prune_at_s = 0.0
+        self._prune_at_s = self._heard_at_s = 0.0
 
     @property
     def role(self) -> str:
@@ -172,9 +174,18 @@ class Leader(Part):
                 await self._proposer.advance(incident, snapshot)
         self._executor.ensure([plan for _, plan in plans if plan.state is PlanState.EXECUTING])
         await self._verify([(incident, plan) for incident, plan in plans if plan.state is PlanState.VERIFYING])
-        if self._clock.monotonic_s() >= self._prune_at_s:
-            self._prune_at_s = self._clock.monotonic_s() + _PRUNE_EVERY_S
-            await self._store.prune()
+        await self._keep_house()
+
+    async def _keep_house(self) -> None:
+        """Once in a while: tell the store which jobs are heard, and let go of what is old."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._heard_at_s and (jobs := self._ranks.heard()):
+            self._heard_at_s = now_s + _HEARD_EVERY_S
+            await self._store.still_there(jobs, self._clock.now())
+        if now_s >= self._prune_at_s:
+            self._prune_at_s = now_s + _PRUNE_EVERY_S
+            if await self._store.prune(self._proposer.policy.keep, self._clock.now()):
+                self._prune_at_s = now_s + _PRUNE_AGAIN_S
 
     async def _verify(self, plans: list[tuple[Incident, Plan]]) -> None:
         seen = await self._verifier.look(plans)

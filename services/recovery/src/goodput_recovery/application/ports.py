@@ -15,6 +15,7 @@ from goodput_common.contracts.verdict import ActionKind, Verdict
 from goodput_recovery.domain.budget import Usage
 from goodput_recovery.domain.incident import Decision, Incident
 from goodput_recovery.domain.plan import Plan
+from goodput_recovery.domain.policy import Retention
 
 
 class StoreUnavailable(Exception):
@@ -145,7 +146,12 @@ class Store(Reader, Protocol):
 
     async def places(self, job: str) -> dict[int, RankPlace]: ...
 
-    async def prune(self) -> None: ...
+    async def still_there(self, jobs: Sequence[str], now: datetime) -> None:
+        """These jobs were heard just now: their newest ranks are where they are known to be."""
+
+    async def prune(self, keep: Retention, now: datetime) -> bool:
+        """Let go of what ended longer ago than `keep` says, a bounded number of rows; returns whether more may be waiting.
+        Raises NotLeading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

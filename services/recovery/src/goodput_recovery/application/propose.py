@@ -20,6 +20,7 @@ from goodput_recovery.application.ports import NotLeading, Reader, Store, StoreU
 from goodput_recovery.application.verify import Ranks
 from goodput_recovery.domain.gate import Context
 from goodput_recovery.domain.incident import Decision, Incident, Moved, heard, ticked
+from goodput_recovery.domain.policy import Policy
 
 CONSUMER = "verdicts"
 
@@ -35,6 +36,11 @@ class Proposer:
     ) -> None:
         self._store, self._contexts, self._ranks, self._clock = store, contexts, ranks, clock
         self._fabric, self._measures = fabric, measures
+
+    @property
+    def policy(self) -> Policy:
+        """By which it decides."""
+        return self._contexts.policy
 
     async def handle(self, message: Message) -> None:
         """A message of the VERDICT stream."""

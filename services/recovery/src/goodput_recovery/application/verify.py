@@ -30,12 +30,15 @@ class Ranks:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs: OrderedDict[str, JobProgress] = OrderedDict()
+        self._heard: set[str] = set()
 
     async def handle(self, message: Message) -> None:
         """A message of the JOB stream."""
         data = message.data
         if isinstance(data, RankProgress):
             self._job(data.job).reported(data, message.received_at)
+            if len(self._heard) < JOBS_MAX:
+                self._heard.add(data.job)
         elif isinstance(data, RankRegistered):
             try:
                 await self._store.place(data)
@@ -50,6 +53,13 @@ class Ranks:
     def forget_all(self) -> None:
         """A new term begins: what was heard before it is old."""
         self._jobs.clear()
+        self._heard.clear()
+
+    def heard(self) -> list[str]:
+        """The jobs that reported since the last call."""
+        heard = sorted(self._heard)
+        self._heard.clear()
+        return heard
 
     async def recall(self, job: str) -> JobProgress:
         """What is known of a job, with its size from the store where no registration was heard since the start."""

@@ -31,7 +31,8 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Executed actions within the longest window, when incidents were opened lately, and how many hosts are known."""
+    """Executed actions within the longest window, when incidents were opened lately, and how many hosts carried a job that
+    was heard of within that time."""
 
     spent: tuple[Spent, ...] = ()
     incidents_opened: tuple[datetime, ...] = ()

@@ -13,6 +13,9 @@ import msgspec
 
 from goodput_common.contracts.verdict import ActionKind
 
+_DAY_S = 24 * 3600.0
+# Longer than the bus keeps a verdict, and than the inbox remembers it: one that is read again must find its incident.
+KEEP_S_MIN = 31 * _DAY_S
 _THRESHOLD: dict[ActionKind, float] = {
     ActionKind.REINIT_COMMUNICATORS: 0.5,
     ActionKind.RESTART_RANK: 0.5,
@@ -38,7 +41,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fabric_concurrent_max: int = 8
     job_actions_max: int = 6
     job_window_s: float = 3600.0
-    nodes_out_share_max: float = 0.1  # of the hosts known; one node is always allowed
+    nodes_out_share_max: float = 0.1  # of the hosts heard of within the windows here; one node is always allowed
     nodes_out_window_s: float = 24 * 3600.0
     breaker_incidents: int = 20  # opened within the window: more means that the monitor or the fabric is sick
     breaker_window_s: float = 60.0
@@ -57,6 +60,19 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     repair_s: float = 4 * 3600.0  # a node without a replacement is away for so long
     person_s: float = 1800.0  # until a person has found and fixed it
     gpus_per_host: int = 8
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long what was decided is kept once it has ended, and how much is let go in one round of pruning.
+
+    An incident goes whole: verdicts, plans, deeds and commands, and only after nothing happened to it for `decisions_s`.
+    What is open is never let go.
+    """
+
+    decisions_s: float = 90 * _DAY_S  # also of the places of ranks whose job is silent
+    audit_s: float = 365 * _DAY_S
+    incidents_a_round: int = 100
+    rows_a_round: int = 5000
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +95,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     actions_per_incident_max: int = 3
     plans_per_incident_max: int = 20
     budget: Budget = msgspec.field(default_factory=Budget)
+    keep: Retention = msgspec.field(default_factory=Retention)
     prices: Prices = msgspec.field(default_factory=Prices)
 
     def threshold_of(self, kind: ActionKind) -> float:
@@ -105,4 +122,13 @@ def parse(document: bytes) -> Policy:
         raise InvalidPolicy(f"policy file: {', '.join(bad)} is no probability (0..1; 1.01 means always ask)")
     if not 0.0 < policy.budget.nodes_out_share_max <= 1.0:
         raise InvalidPolicy("policy file: budget.nodes_out_share_max must be above 0 and at most 1")
+    keep = policy.keep
+    if keep.decisions_s < KEEP_S_MIN:
+        raise InvalidPolicy(
+            f"policy file: keep.decisions_s must be {KEEP_S_MIN:.0f} or more (verdicts may come again so long)"
+        )
+    if keep.audit_s < keep.decisions_s:
+        raise InvalidPolicy("policy file: keep.audit_s must not be below keep.decisions_s")
+    if min(keep.incidents_a_round, keep.rows_a_round) < 1:
+        raise InvalidPolicy("policy file: keep.incidents_a_round and keep.rows_a_round must be 1 or more")
     return msgspec.structs.replace(policy, threshold=merged)
