@@ -103,11 +103,26 @@ print(json.dumps(settled(reader)))
 def test_messages_that_were_lost_are_made_up_for_by_the_counts() -> None:
     found = run(
         """
-reader._socket.setsockopt(1, 8, 1)  # the smallest receive buffer there is
+import threading
+from goodput_collector.adapters.netlink_arrivals import Arrivals
+listen = threading.Event()
+listen.set()
+
+class Deaf(Arrivals):  # takes nothing from the kernel while `listen` is not set
+    def _receive(self):
+        listen.wait(60)
+        return super()._receive()
+
+deaf = NetlinkReader(host="h0", clock=SystemClock(), ignore=re.compile("lo|far.*"), full_every_s=3600, arrivals_of=Deaf)
+deaf.open()
+settled(deaf)
+listen.clear()
+deaf._arrivals.socket.setsockopt(1, 8, 1)  # the smallest receive buffer there is
 for _ in range(40):
     ip("link", "set", "far0", "down")
     ip("link", "set", "far0", "up")
-print(json.dumps(settled(reader)))
+listen.set()
+print(json.dumps(settled(deaf)))
 """
     )
     assert sum(each["count"] for each in of("event", found) if each["name"] == "link_down") == 40
