@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from goodput_agent.identity import identify
-from goodput_agent.recorder import FlightRecorder, NoFlightRecorder, where_is
+from goodput_agent.recorder import RECOUNT_AFTER_S, FlightRecorder, NoFlightRecorder, where_is
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ME = identify({"RANK": "2", "WORLD_SIZE": "4"}, job="j")
@@ -121,6 +121,46 @@ def test_a_group_that_no_entry_names_is_left_out_and_asked_for_now_and_then(torc
     now[0] = 60.0
     recorder.status()
     assert torch.asked.count(True) == 2
+
+
+def test_sends_that_gloo_counts_as_collectives_are_left_out_as_in_a_dump(torch: Torch) -> None:
+    torch.status["0"] = counts(12, 11)  # five sends among them, which leave no entry
+    recorder = FlightRecorder(torch.modules)
+    for _ in range(2):
+        status = {each.group: (each.last_enqueued, each.last_completed) for each in recorder.status()}
+        dump = recorder.record(ME, at=NOW, reason="asked", origin="").dump
+        assert status == {each.group: (each.last_enqueued, each.last_completed) for each in dump.groups}
+        assert status == {"0": (7, 6), "2": (3, 3)}
+    torch.entries.append(entry(0, "0", 8, retired=False))
+    torch.status["0"] = counts(13, 11)
+    assert recorder.status()[0].last_enqueued == 8, "the counts go on"
+
+
+def test_the_whole_recorder_is_read_each_time_only_while_sends_are_counted(torch: Torch) -> None:
+    now = [0.0]
+    recorder = FlightRecorder(torch.modules, lambda: now[0])
+    recorder.status()
+    torch.status["0"] = counts(12, 11)
+    assert recorder.status()[0].last_enqueued == 12, "not noticed yet"
+    now[0] = RECOUNT_AFTER_S
+    torch.asked.clear()
+    assert [recorder.status()[0].last_enqueued for _ in range(3)] == [7, 7, 7]
+    assert torch.asked.count(True) == 3
+    torch.status["0"] = counts(7, 6)
+    recorder.status()
+    torch.asked.clear()
+    recorder.status()
+    assert torch.asked.count(True) == 0
+
+
+def test_nccls_status_is_taken_as_it_is(torch: Torch) -> None:
+    torch.status["0"] = counts(12, 11)
+    for each in torch.entries:
+        each["profiling_name"] = "nccl:all_reduce"
+    recorder = FlightRecorder(torch.modules, lambda: RECOUNT_AFTER_S * 9)
+    assert recorder.status()[0].last_enqueued == 12
+    recorder.status()
+    assert torch.asked.count(True) == 1
 
 
 def test_a_dump_that_leaves_the_process_has_the_members_that_gloo_forgot(torch: Torch) -> None:

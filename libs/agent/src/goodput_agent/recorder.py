@@ -8,6 +8,10 @@ The recorder names a group by a number local to this process, and gloo forgets t
 entry without a name). Both are put right from torch.distributed's own registry of groups, so that a dump which leaves this
 process says which ranks each group has.
 
+gloo's status counts sends and receives, which are nobody's but the two peers', among the group's collectives. The reader of
+dumps puts that right from the entries; so does the status here: a group whose two counts were seen to differ is counted from
+the whole recorder, at its price, for as long as they do.
+
 torch is used when the training script has imported it and is never imported from here.
 """
 
@@ -23,8 +27,10 @@ import msgspec
 from goodput_agent.identity import Identity
 from goodput_common import flight_recorder
 from goodput_common.contracts.job import FlightRecorderDump, GroupProgress
+from goodput_common.flight_recorder import UnreadableDump
 
 RELEARN_AFTER_S = 10.0
+RECOUNT_AFTER_S = 30.0  # gloo: how long the first send in a group that had only collectives may go unnoticed
 _DUMP_NAMES = ("_dump_fr_trace_json", "_dump_nccl_trace_json")  # the second is what torch before 2.7 calls it
 _COLLECTIVE_MODULE = "distributed_c10d.py"
 _NOT_COLLECTIVES = frozenset({"wrapper", "inner", "<lambda>"})
@@ -56,6 +62,9 @@ class FlightRecorder:
         self._names: dict[int, str] = {}  # local group id -> name that all members share
         self._asked_for: frozenset[int] = frozenset()
         self._learned_s = float("-inf")
+        self._gloo = False
+        self._counted: dict[str, GroupProgress] = {}  # groups whose status counts more than collectives
+        self._counted_s = float("-inf")
 
     def status(self) -> tuple[GroupProgress, ...]:
         """Progress in each group that this rank has used; empty when there is no recorder or nothing in it."""
@@ -63,7 +72,7 @@ class FlightRecorder:
         if dump is None:
             return ()
         status = _status_of(msgspec.json.decode(dump(includeCollectives=False)))
-        if self._may_learn(frozenset(status) - self._names.keys()):
+        if self._may_learn(frozenset(status) - self._names.keys()) or self._must_count():
             self._learn(msgspec.json.decode(dump(includeCollectives=True)))
         groups = self.groups()
         found = []
@@ -73,6 +82,8 @@ class FlightRecorder:
                 continue
             group = groups.get(name, Group(name, "", ()))
             enqueued, started, completed = counts
+            if (counted := self._counted.get(name)) is not None:
+                enqueued, started, completed = counted.last_enqueued, counted.last_started, counted.last_completed
             found.append(
                 GroupProgress(
                     group=name,
@@ -144,11 +155,27 @@ class FlightRecorder:
         self._learned_s = now
         return True
 
+    def _must_count(self) -> bool:
+        return self._gloo and (bool(self._counted) or self._monotonic_s() - self._counted_s >= RECOUNT_AFTER_S)
+
     def _learn(self, raw: Mapping[str, Any]) -> None:
         for entry in raw.get("entries", ()):
             group = entry.get("process_group")
             if isinstance(group, list) and group:
                 self._names[int(entry.get("pg_id", 0))] = str(group[0])
+        self._counted, self._counted_s = {}, self._monotonic_s()
+        try:
+            normal = flight_recorder.normalise(raw, fabric="", job="", rank=0, host="", keep=1)
+        except UnreadableDump:
+            return  # then the status is all there is
+        self._gloo = normal.backend == "gloo"
+        if self._gloo:
+            status = {self._names.get(local): counts[0] for local, counts in _status_of(raw).items()}
+            self._counted = {
+                each.group: each
+                for each in normal.groups
+                if status.get(each.group, each.last_enqueued) != each.last_enqueued
+            }
 
 
 def _status_of(raw: Mapping[str, Any]) -> dict[int, tuple[int, int, int]]:
