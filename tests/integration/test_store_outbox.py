@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
+from goodput_common.bus.errors import BusUnavailable, MessageTooLarge, Refused
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.provision import provision
 from goodput_common.contracts import subjects
@@ -292,7 +292,7 @@ async def test_a_row_that_fails_holds_back_only_its_own_key_and_then_goes_first(
     assert bus.ids == ["b1", "b2", "a1", "a2"]
 
 
-@pytest.mark.parametrize(("error", "attempts"), [(ValueError("no"), 3), (MessageTooLarge(9, 8), 1)])
+@pytest.mark.parametrize(("error", "attempts"), [(ValueError("no"), 3), (MessageTooLarge(9, 8), 1), (Refused("s", "no"), 1)])
 async def test_a_row_is_parked_at_the_bound_and_its_key_goes_on(
     engine: AsyncEngine, publisher_of: Callable[..., OutboxPublisher], error: Exception, attempts: int
 ) -> None:

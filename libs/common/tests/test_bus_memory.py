@@ -1,5 +1,5 @@
 """The in-memory bus's faults and its use of a clock that stands still. The behaviour it shares with the server is in
-tests/contract/test_bus.py."""
+tests/contract."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from goodput_common.bus.errors import BusUnavailable, Retry
-from goodput_common.bus.memory import FaultPlan, MemoryBus, matches
+from goodput_common.bus.memory import FaultPlan, MemoryBus
 from goodput_common.bus.ports import Consumer, Message
 from goodput_common.contracts import subjects
 from goodput_common.contracts.job import RankExited
@@ -193,4 +193,4 @@ async def test_a_full_stream_loses_its_oldest_messages() -> None:
     ],
 )
 def test_subjects_match_like_on_the_server(pattern: str, subject: str, expected: bool) -> None:
-    assert matches(pattern, subject) is expected
+    assert subjects.matches(pattern, subject) is expected

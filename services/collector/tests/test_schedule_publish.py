@@ -291,6 +291,23 @@ async def test_a_bus_that_is_away_costs_nothing_but_time(tmp_path: Path) -> None
     await bus.close()
 
 
+async def test_a_message_that_the_bus_refuses_is_counted_and_holds_up_nothing(tmp_path: Path) -> None:
+    forbidden = FaultPlan(forbidden=("goodput.telemetry.f.h0.kernel_log",))
+    bus, receiver = MemoryBus(SystemClock(), faults=forbidden), Receiver()
+    await receiver.listen(bus)
+    publishing = Publishing(tmp_path, lambda: made(bus))
+    async with publishing as publisher:
+        for source in (Source.KERNEL_LOG, Source.RDMA, Source.KERNEL_LOG, Source.RDMA):
+            publisher.publish(source, Reading(samples=[state()]))
+        await until(lambda: len(receiver.batches(Source.RDMA)) == 2, "what may be published")
+        await until(lambda: (publisher.published, publisher.refused) == (2, 2), "all are counted")
+        publisher.heartbeat((), 1.0)
+        await until(lambda: len(receiver.messages) == 3, "the heartbeat")
+    (beat,) = [each.data for each in receiver.messages if isinstance(each.data, CollectorHeartbeat)]
+    assert (beat.dropped_batches, beat.spooled_batches) == (2, 0)
+    await bus.close()
+
+
 async def test_a_heartbeat_tells_each_sources_health_and_last_number(tmp_path: Path) -> None:
     bus, receiver = MemoryBus(SystemClock()), Receiver()
     await receiver.listen(bus)

@@ -66,7 +66,8 @@ class Backoff:
 
 
 class Connection:
-    """`client` is the live client or None. `on_connect` callbacks run before a new connection is given to anybody."""
+    """`client` is the live client or None. `on_connect` callbacks run before a new connection is given to anybody; those of
+    `on_error` get what the server complains about, and return whether they have seen to it."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Connection:
         self._supervisor: asyncio.Task[None] | None = None
         self.on_connect: list[OnConnect] = []
         self.on_loss: list[Callable[[], None]] = []
+        self.on_error: list[Callable[[str], bool]] = []
         self.last_error = ""
 
     @property
@@ -157,7 +159,10 @@ class Connection:
         self.last_error = ""
 
         async def failed(error: Exception) -> None:
-            self.last_error = f"{type(error).__name__}: {error}".rstrip(": ")
+            said = f"{type(error).__name__}: {error}".rstrip(": ")
+            if any(seen_to(said) for seen_to in self.on_error):
+                return
+            self.last_error = said
             if client.is_connected and not isinstance(error, nats.errors.UnexpectedEOF):  # that one is told as a loss
                 self._log.error("server reported an error", error=self.last_error)
 

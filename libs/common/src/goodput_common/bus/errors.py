@@ -11,6 +11,16 @@ class BusUnavailable(BusError):
     """No server answered in time. The message is not stored: keep it (outbox, spool) and try again."""
 
 
+class Refused(BusError):
+    """The server will never take this message: no permission, too large, no stream for its subject, a bad request. Sending
+    it again changes nothing, and what follows must not wait for it: put it aside, count it, say so once."""
+
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(f"{subject} was refused for good: {reason}" if subject else reason)
+        self.subject = subject
+        self.reason = reason
+
+
 class NoResponders(BusError):
     """Nobody serves this request subject now. Do not wait: the process is gone or not yet there."""
 
@@ -57,11 +67,11 @@ class ProvisioningConflict(BusError):
     """A stream or durable exists with a configuration that cannot be changed in place; says which field differs."""
 
 
-class MessageTooLarge(BusError):
-    """The server would refuse this body at any time: send less (fewer samples, an excerpt)."""
+class MessageTooLarge(Refused):
+    """Send less: fewer samples, an excerpt."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"a message of {size_bytes} bytes is over the server's limit of {limit_bytes}")
+        super().__init__("", f"a message of {size_bytes} bytes is over the server's limit of {limit_bytes}")
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
 

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 
 from goodput_common.bus.codec import decode
 from goodput_common.bus.delivery import RETRY_S_MAX, Done, Later, Never, Outcome, retry_delay_s, run_handler, too_often
-from goodput_common.bus.errors import BusUnavailable, DecodeError
+from goodput_common.bus.errors import BusUnavailable, DecodeError, Refused
 from goodput_common.bus.metrics import BusMetrics
 from goodput_common.bus.ports import Consumer, Handler
 from goodput_common.bus.rejected import Rejection
@@ -195,7 +195,7 @@ class InHand:
         )
         try:
             await self._store_rejection(rejection)
-        except BusUnavailable as error:
+        except (BusUnavailable, Refused) as error:
             self._log.warning("a rejected message could not be kept yet", sequence=delivery.sequence, error=str(error))
             return Later(retry_delay_s(delivery.deliveries), str(error))
         self._rejected.inc()

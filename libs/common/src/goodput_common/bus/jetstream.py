@@ -58,6 +58,7 @@ class JetStreamBus:
             timeout_s=publish_timeout_s,
             pending_max=pending_max,
             no_stream=self._make_streams_again,
+            kept=self._is_kept,
         )
         self._subscriptions: list[PullSubscription] = []
         self._services: list[Service] = []
@@ -132,6 +133,10 @@ class JetStreamBus:
     def keep_streams(self, streams: tuple[subjects.Stream, ...]) -> None:
         """Streams to make again when the server has lost them; `provision` says so."""
         self._streams = streams
+
+    def _is_kept(self, subject: str) -> bool:
+        patterns = (pattern for stream in self._streams for pattern in stream.subjects)
+        return subjects.is_kept(subject) or any(subjects.matches(pattern, subject) for pattern in patterns)
 
     async def _make_streams_again(self) -> None:
         from goodput_common.bus.provision import provision

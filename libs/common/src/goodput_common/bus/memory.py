@@ -24,17 +24,18 @@ from goodput_common.bus.errors import (
     BusUnavailable,
     MessageTooLarge,
     NoResponders,
+    Refused,
     RequestFailed,
     RequestTimeout,
 )
-from goodput_common.bus.memory_parts import Due, Durable, FaultPlan, Stored, StreamStore, matches
+from goodput_common.bus.memory_parts import Due, Durable, FaultPlan, Stored, StreamStore
 from goodput_common.bus.memory_subscription import MemoryService, MemorySubscription
 from goodput_common.bus.ports import Consumer, Handler, Responder
 from goodput_common.bus.rejected import Rejection, from_stored, to_headers
 from goodput_common.contracts import subjects
 from goodput_common.runtime.clock import Clock, SystemClock
 
-__all__ = ["FaultPlan", "MemoryBus", "MemorySubscription", "matches"]
+__all__ = ["FaultPlan", "MemoryBus", "MemorySubscription"]
 
 MESSAGE_BYTES_MAX = 1 << 20
 REORDER_S = 0.05
@@ -95,6 +96,8 @@ class MemoryBus:
         self._must_be_up()
         if self._faults.publish_unavailable and self._random.random() < self._faults.publish_unavailable:
             raise BusUnavailable("no server (fault plan)")
+        if any(subjects.matches(pattern, subject) for pattern in self._faults.forbidden):
+            raise Refused(subject, "no permission to publish it")
         if (size := wire_bytes(headers, body)) > MESSAGE_BYTES_MAX:
             raise MessageTooLarge(size, MESSAGE_BYTES_MAX)
         self._store(subject, headers, body)
@@ -102,7 +105,9 @@ class MemoryBus:
     def _store(self, subject: str, headers: Mapping[str, str], body: bytes) -> None:
         stream = next((each for each in self._streams.values() if each.keeps(subject)), None)
         if stream is None:
-            raise BusUnavailable(f"no stream keeps {subject}")
+            if subjects.is_kept(subject):  # somebody has yet to make it
+                raise BusUnavailable(f"no stream keeps {subject} now")
+            raise Refused(subject, "no stream keeps this subject")
         message_id = headers.get(MESSAGE_ID_HEADER)
         if message_id and stream.seen(message_id, self.clock.monotonic_s()):
             return
@@ -181,7 +186,7 @@ class MemoryBus:
 
     async def request(self, subject: str, data: msgspec.Struct, *, id: str, source: str, timeout_s: float) -> msgspec.Struct:
         self._must_be_up()
-        responder = next((each for pattern, each in self._responders if matches(pattern, subject)), None)
+        responder = next((each for pattern, each in self._responders if subjects.matches(pattern, subject)), None)
         if responder is None:
             raise NoResponders(subject)
         asked = encode(data, id=id, source=source, time=self.clock.now())

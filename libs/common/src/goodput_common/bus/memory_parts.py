@@ -14,7 +14,8 @@ from goodput_common.contracts import subjects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """Probabilities per delivery, drawn from `seed`. `delay_s` is the most that a delivery is late."""
+    """Probabilities per delivery, drawn from `seed`. `delay_s` is the most that a delivery is late. Publishing on
+    subjects that match one of `forbidden` is refused, as a server does to a user without the permission."""
 
     seed: int = 0
     drop: float = 0.0
@@ -22,6 +23,7 @@ class FaultPlan:
     delay_s: float = 0.0
     reorder: float = 0.0
     publish_unavailable: float = 0.0
+    forbidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class StreamStore:
         self._ids: OrderedDict[str, float] = OrderedDict()
 
     def keeps(self, subject: str) -> bool:
-        return any(matches(pattern, subject) for pattern in self.config.subjects)
+        return any(subjects.matches(pattern, subject) for pattern in self.config.subjects)
 
     def seen(self, message_id: str, now_s: float) -> bool:
         """Whether `message_id` was stored within the duplicate window; remembers it."""
@@ -73,15 +75,4 @@ class Durable:
         self.changed = asyncio.Event()
 
     def wants(self, subject: str) -> bool:
-        return any(matches(pattern, subject) for pattern in self.consumer.subjects)
-
-
-def matches(pattern: str, subject: str) -> bool:
-    """NATS subject matching: `*` is one token, `>` one or more at the end."""
-    wanted, given = pattern.split("."), subject.split(".")
-    for position, token in enumerate(wanted):
-        if token == ">":
-            return len(given) > position
-        if position >= len(given) or token not in ("*", given[position]):
-            return False
-    return len(wanted) == len(given)
+        return any(subjects.matches(pattern, subject) for pattern in self.consumer.subjects)

@@ -15,6 +15,9 @@ class BusMetrics:
         self.publish_failed = Counter(
             "goodput_bus_publish_failed", "Publishes given up as BusUnavailable", [], registry=registry
         )
+        self.publish_refused = Counter(
+            "goodput_bus_publish_refused", "Messages that the server will never take", [], registry=registry
+        )
         labels = ["stream", "durable"]
         self.consumed = Counter("goodput_bus_consumed", "Deliveries taken in hand", labels, registry=registry)
         self.acked = Counter("goodput_bus_acked", "Messages handled and acknowledged", labels, registry=registry)

@@ -77,14 +77,14 @@ class Bus(Protocol):
         time: datetime | None = None,
     ) -> None:
         """Store one message in its stream; returns once the server has it. The same `id` twice is stored once within the
-        stream's duplicate window. Raises BusUnavailable."""
+        stream's duplicate window. Raises BusUnavailable (keep it, try again) or Refused (put it aside)."""
 
     async def consume(self, consumer: Consumer, handler: Handler) -> Subscription:
         """Start a pull loop. Handler outcomes: return -> ack; Retry -> nak with its delay; Reject -> kept as rejected;
         any other exception -> nak with growing delay."""
 
     async def request(self, subject: str, data: msgspec.Struct, *, id: str, source: str, timeout_s: float) -> msgspec.Struct:
-        """Ask and wait. Raises NoResponders, RequestTimeout, BusUnavailable."""
+        """Ask and wait. Raises NoResponders, RequestTimeout, BusUnavailable, MessageTooLarge."""
 
     async def serve(self, subject: str, responder: Responder) -> Subscription:
         """Answer requests on `subject`."""

@@ -64,12 +64,28 @@ STREAMS: tuple[Stream, ...] = (
 )
 
 
+def matches(pattern: str, subject: str) -> bool:
+    """NATS subject matching: `*` is one token, `>` one or more at the end."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for position, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > position
+        if position >= len(given) or token not in ("*", given[position]):
+            return False
+    return len(wanted) == len(given)
+
+
 def stream_of(subject: str) -> Stream:
     """The stream that keeps `subject`. Raises KeyError for a subject in no stream."""
     for stream in STREAMS:
-        if any(subject.startswith(pattern.removesuffix(">")) for pattern in stream.subjects):
+        if any(matches(pattern, subject) for pattern in stream.subjects):
             return stream
     raise KeyError(subject)
+
+
+def is_kept(subject: str) -> bool:
+    """Whether one of the contract's streams keeps `subject`: where it is missing, somebody will make it."""
+    return any(matches(pattern, subject) for stream in STREAMS for pattern in stream.subjects)
 
 
 def of_fabric(stream: str, fabric: str) -> str:

@@ -2,8 +2,8 @@
 
 Every batch gets the next number of its source, is written to the spool, and only then sent; what the server has stored
 is taken off the spool. So a bus that is away costs nothing but time, kill -9 loses nothing, and the numbers have no
-gaps: a hole that a reader sees is a message that was dropped at the spool's bound, and the heartbeat says how many
-those were.
+gaps: a hole that a reader sees is a message that was dropped at the spool's bound or that the bus refused for good, and
+the heartbeat says how many those were.
 
 The message id is made of source, boot and number, so a batch that is sent twice is stored once.
 """
@@ -19,7 +19,7 @@ import msgspec
 from goodput_collector.application.ports import Outgoing, Reading, Spool
 from goodput_collector.application.schedule import Condition
 from goodput_collector.domain.thinning import Thinning, every_s
-from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
+from goodput_common.bus.errors import BusUnavailable, Refused
 from goodput_common.bus.ports import Bus
 from goodput_common.contracts import subjects
 from goodput_common.contracts.job import FlightRecorderDump
@@ -86,6 +86,7 @@ class Publisher(Part):
         self._thinning = Thinning()
         self.thinned_to_s = 0.0
         self.published = 0
+        self.refused = 0
         self.reachable: bool | None = None
 
     async def start(self) -> None:
@@ -162,7 +163,7 @@ class Publisher(Part):
             interval_s=interval_s,
             sources=health,
             spooled_batches=spool.waiting,
-            dropped_batches=spool.dropped,
+            dropped_batches=spool.dropped + self.refused,
             thinned_to_s=self.thinned_to_s,
         )
         subject = subjects.telemetry(self._origin.fabric, self._origin.host, Source.HEARTBEAT)
@@ -225,10 +226,13 @@ class Publisher(Part):
                     component=message.component,
                     time=message.time,
                 )
-            except (MessageTooLarge, TypeError, ValueError) as error:  # would be refused for ever: let it go, say so
-                _log.error("message dropped", id=message.id, error=str(error))
+            except (Refused, TypeError, ValueError) as error:  # for ever, so what follows must not wait for it
+                self.refused += 1
+                reason = error.reason if isinstance(error, Refused) else str(error)
+                self._states.report(message.subject, reason, "message dropped", level="error", id=message.id)
+            else:
+                self.published += 1
             self._spool.acknowledge(position)
-            self.published += 1
             sent += 1
         return sent
 

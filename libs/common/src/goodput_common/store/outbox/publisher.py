@@ -7,7 +7,7 @@ reconnecting.
 
 When the bus is away the publisher waits, growing to `backoff_s_max`; rows wait in the table. A row that fails by itself
 holds back only its own key, is tried `attempts_max` times and then **parked**: kept, logged, counted, and out of its
-key's way.
+key's way. One that the bus refuses for good is parked at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from goodput_common.bus.errors import BusUnavailable, MessageTooLarge
+from goodput_common.bus.errors import BusUnavailable, Refused
 from goodput_common.bus.ports import Bus
 from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.logs import StateLog, get_logger
@@ -224,7 +224,7 @@ class OutboxPublisher(Part):
 
     async def _note_failure(self, connection: Any, row: Any, error: Exception) -> None:
         attempts = row["attempts"] + 1
-        park = attempts >= self._attempts_max or isinstance(error, Undecodable | MessageTooLarge)
+        park = attempts >= self._attempts_max or isinstance(error, Undecodable | Refused)
         self._failed.labels("row").inc()
         await connection.execute(self._sql.mark_failed, row["position"], f"{type(error).__name__}: {error}"[:1000], park)
         if park:
