@@ -1,7 +1,8 @@
 """What readers ask of the database, each answer restricted to what the asker may see *inside* the statement: a row that
 is not a tenant's never leaves the database on their behalf.
 
-Lists are newest first and continue from a position, which is never reused; so pages stay whole while new rows come in.
+Lists are newest first and continue from a position, which is never reused; so pages stay whole while new rows come in. What
+changes its position by changing (the newest version of a verdict) is listed as it was when the walk began.
 """
 
 from __future__ import annotations
@@ -38,7 +39,25 @@ class VerdictFilter:
     state: str | None = None
     component: str | None = None
     since: datetime | None = None
+    until: datetime | None = None
     all_versions: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentFilter:
+    state: str | None = None
+    job: str | None = None
+    fault_class: str | None = None
+    component: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    host: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +91,19 @@ class Queries:
 
     # ------------------------------------------------------------------------------------------------- verdicts
 
-    async def verdicts(self, wanted: VerdictFilter, jobs: Jobs, *, before: int | None, limit: int) -> list[Row]:
+    async def verdicts(
+        self, wanted: VerdictFilter, jobs: Jobs, *, before: int | None, as_of: int | None, limit: int
+    ) -> tuple[list[Row], int]:
+        """The rows behind `before`, as they were when `as_of` was the newest of all; and that position."""
         table = schema.verdicts
+        newest = sa.select(sa.func.max(table.c.position)).where(table.c.fabric == self._fabric).scalar_subquery()
         given: list[sa.ColumnElement[bool]] = [table.c.fabric == self._fabric, *_visible(table, jobs)]
-        if not wanted.all_versions:
+        if not wanted.all_versions and as_of is None:
             given.append(table.c.latest)
+        elif not wanted.all_versions:
+            later = schema.verdicts.alias("later")
+            follows = sa.select(later.c.position).where(later.c.id == table.c.id, later.c.version == table.c.version + 1)
+            given.append(sa.or_(table.c.latest, follows.scalar_subquery() > as_of))
         if wanted.job is not None:
             given.append(table.c.jobs.contains([wanted.job]))
         if wanted.host is not None:
@@ -89,10 +116,14 @@ class Queries:
             given.append(table.c.state == wanted.state)
         if wanted.since is not None:
             given.append(table.c.published_at >= wanted.since)
+        if wanted.until is not None:
+            given.append(table.c.published_at < wanted.until)
         if before is not None:
             given.append(table.c.position < before)
-        listed = sa.select(table.c.position, table.c.body).where(*given).order_by(table.c.position.desc()).limit(limit)
-        return [Row(row.position, "verdict", row.body) for row in await self._rows(listed)]
+        listed = sa.select(table.c.position, table.c.body, newest.label("newest")).where(*given)
+        rows = await self._rows(listed.order_by(table.c.position.desc()).limit(limit))
+        began = as_of if as_of is not None else rows[0].newest if rows else 0
+        return [Row(row.position, "verdict", row.body) for row in rows], began
 
     async def versions(self, verdict: str, jobs: Jobs) -> list[bytes]:
         """All versions, oldest first; empty when there is none that may be seen."""
@@ -103,16 +134,29 @@ class Queries:
     # ------------------------------------------------------------------------------------------------- incidents
 
     async def incidents(
-        self, jobs: Jobs, *, state: str | None, before: int | None, limit: int
+        self, wanted: IncidentFilter, jobs: Jobs, *, before: int | None, limit: int
     ) -> list[tuple[int, Incident]]:
-        table = schema.incidents
-        given: list[sa.ColumnElement[bool]] = [table.c.fabric == self._fabric, *_visible(table, jobs)]
-        if state is not None:
-            given.append(table.c.state == state)
+        """By the position of the version that opened them, which stays; an incident's own moves with each version."""
+        table, first = schema.incidents, schema.verdicts
+        given: list[sa.ColumnElement[bool]] = [first.c.fabric == self._fabric, first.c.version == 1, *_visible(table, jobs)]
+        if wanted.state is not None:
+            given.append(table.c.state == wanted.state)
+        if wanted.job is not None:
+            given.append(table.c.jobs.contains([wanted.job]))
+        if wanted.fault_class is not None:
+            given.append(table.c.fault_class == wanted.fault_class)
+        if wanted.component is not None:
+            given.append(table.c.component == wanted.component)
+        if wanted.since is not None:
+            given.append(table.c.opened_at >= wanted.since)
+        if wanted.until is not None:
+            given.append(table.c.opened_at < wanted.until)
         if before is not None:
-            given.append(table.c.position < before)
-        listed = sa.select(table).where(*given).order_by(table.c.position.desc()).limit(limit)
-        return [(row.position, _incident(row)) for row in await self._rows(listed)]
+            given.append(first.c.position < before)
+        joined = first.join(table, table.c.id == first.c.incident)
+        listed = sa.select(table, first.c.position.label("opened_by")).select_from(joined).where(*given)
+        rows = await self._rows(listed.order_by(first.c.position.desc()).limit(limit))
+        return [(row.opened_by, _incident(row)) for row in rows]
 
     async def incident(self, incident: str, jobs: Jobs) -> Incident | None:
         table = schema.incidents
@@ -147,7 +191,7 @@ class Queries:
     # ------------------------------------------------------------------------------------------------- jobs
 
     async def jobs(
-        self, jobs: Jobs, *, after: str | None = None, limit: int | None = None
+        self, jobs: Jobs, wanted: JobFilter | None = None, *, after: str | None = None, limit: int | None = None
     ) -> list[tuple[JobProgress, bool]]:
         """By name, each with whether a verdict about it is open."""
         table, verdicts = schema.jobs, schema.verdicts
@@ -162,6 +206,19 @@ class Queries:
             listed = listed.where(table.c.job.in_(sorted(jobs)))
         if after is not None:
             listed = listed.where(table.c.job > after)
+        if wanted is not None and wanted.since is not None:
+            listed = listed.where(table.c.last_seen_at >= wanted.since)
+        if wanted is not None and wanted.until is not None:
+            listed = listed.where(table.c.last_seen_at < wanted.until)
+        if wanted is not None and wanted.host is not None:
+            placed = schema.registrations
+            runs_there = sa.exists().where(
+                placed.c.fabric == table.c.fabric,
+                placed.c.job == table.c.job,
+                placed.c.generation == table.c.generation,
+                placed.c.host == wanted.host,
+            )
+            listed = listed.where(runs_there)
         rows = await self._rows(listed.limit(limit))
         names = list(JobProgress.__slots__)
         return [(JobProgress(**{name: getattr(row, name) for name in names}), row.is_open) for row in rows]

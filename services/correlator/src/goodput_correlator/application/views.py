@@ -111,12 +111,16 @@ class IncidentDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """Components (links included) and edges. `truncated`: the neighbourhood had more components than were asked for."""
+    """A page of the graph, or a neighbourhood: components (links included) and edges. `graph` names the version it was read
+    from; `next` is the cursor of the next page, null on the last. `truncated`: the neighbourhood had more components than
+    were asked for."""
 
     fabric: str
     components: tuple[ComponentRecord, ...]
     edges: tuple[EdgeRecord, ...]
+    graph: str
     truncated: bool = False
+    next: str | None = None
 
 
 class RejectedItem(msgspec.Struct, frozen=True, kw_only=True):

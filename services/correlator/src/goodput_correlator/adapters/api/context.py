@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from goodput_common.bus.ports import Bus
 from goodput_common.http.auth import Principal
@@ -14,6 +15,7 @@ from goodput_common.http.problem import Problem
 from goodput_common.runtime.clock import Clock
 from goodput_correlator.adapters.queries import Queries
 from goodput_correlator.application import facts
+from goodput_correlator.application.graph_pages import GraphPages
 from goodput_correlator.application.views import EvidenceItem
 from goodput_correlator.application.visibility import Sight
 from goodput_correlator.domain.case import Observed
@@ -32,6 +34,7 @@ class Context:
     clock: Clock
     fabric: str
     _graph: tuple[GraphVersion, Fabric] | None = field(default=None, repr=False)
+    _pages: tuple[Fabric, GraphPages] | None = field(default=None, repr=False)
     _sights: dict[frozenset[str], tuple[float, Sight]] = field(default_factory=dict, repr=False)
 
     async def graph(self) -> tuple[GraphVersion, Fabric]:
@@ -40,6 +43,13 @@ class Context:
         if self._graph is None or self._graph[0] != version:
             self._graph = (version, await self.queries.topology())
         return self._graph
+
+    async def graph_pages(self) -> GraphPages:
+        """The same graph in the order of its pages."""
+        _, graph = await self.graph()
+        if self._pages is None or self._pages[0] is not graph:
+            self._pages = (graph, GraphPages.of(graph))
+        return self._pages[1]
 
     async def sight(self, principal: Principal) -> Sight:
         """What the caller may see, at most `SIGHT_S` old."""
@@ -66,6 +76,15 @@ def context_of(request: Request) -> Context:
 
 
 InContext = Annotated[Context, Depends(context_of)]
+
+
+Since = Annotated[datetime | None, Query(description="at or after; with a time zone, else UTC")]
+Until = Annotated[datetime | None, Query(description="before; with a time zone, else UTC")]
+
+
+def instant(given: datetime | None) -> datetime | None:
+    """A moment as a reader wrote it; without a time zone it means UTC."""
+    return given.replace(tzinfo=UTC) if given is not None and given.tzinfo is None else given
 
 
 def missing(what: str) -> Problem:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from msgspec.structs import replace
 from starlette.responses import Response
 
+from goodput_common.contracts.verdict import FaultClass
 from goodput_common.http.auth import Tenant
 from goodput_common.http.etag import conditional
 from goodput_common.http.paging import LIMIT_DEFAULT, Cursor, Limit, decode_cursor, next_cursor
 from goodput_common.http.structs import returns
-from goodput_correlator.adapters.api.context import InContext, evidence_item, list_of, missing, page
-from goodput_correlator.adapters.queries import verdict_of
+from goodput_correlator.adapters.api.context import InContext, Since, Until, evidence_item, instant, list_of, missing, page
+from goodput_correlator.adapters.queries import IncidentFilter, verdict_of
 from goodput_correlator.application import facts
 from goodput_correlator.application.views import EvidenceItem, Incident, IncidentDetail, IncidentState
 from goodput_correlator.application.visibility import Sight
@@ -23,22 +26,37 @@ def incident_for(sight: Sight, incident: Incident) -> Incident:
     return incident if sight.sees(incident.component) else replace(incident, component=None)
 
 
-@router.get("/v1/incidents", summary="List incidents, the one that changed last first", responses=list_of(Incident))
+@router.get("/v1/incidents", summary="List incidents, newest first", responses=list_of(Incident))
 async def list_incidents(
     request: Request,
     context: InContext,
     principal: Tenant,
     state: IncidentState | None = None,
+    job: Annotated[str | None, Query(description="that stands still, or is touched")] = None,
+    fault_class: FaultClass | None = None,
+    component: Annotated[str | None, Query(description="that the newest version blames")] = None,
+    since: Since = None,
+    until: Until = None,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Response:
-    listing = f"incidents {state}"
-    before = decode_cursor(cursor, (int,), listing=listing)[0] if cursor else None
-    rows = await context.queries.incidents(
-        principal.jobs, state=state.value if state else None, before=before, limit=limit + 1
+    """`since` and `until` are about the moment at which the incident opened. The order is that of opening, which no later
+    version changes."""
+    wanted = IncidentFilter(
+        state=state.value if state else None,
+        job=job,
+        fault_class=fault_class.value if fault_class else None,
+        component=component,
+        since=instant(since),
+        until=instant(until),
     )
-    shown, following = next_cursor(rows, limit, lambda row: (row[0],), listing=listing)
     sight = await context.sight(principal)
+    if (job is not None and not sight.sees_job(job)) or not sight.sees(component):
+        return conditional(request, page([], None))  # a filter must not answer what the incident itself would not tell
+    listing = f"incidents {wanted}"
+    before = decode_cursor(cursor, (int,), listing=listing)[0] if cursor else None
+    rows = await context.queries.incidents(wanted, principal.jobs, before=before, limit=limit + 1)
+    shown, following = next_cursor(rows, limit, lambda row: (row[0],), listing=listing)
     return conditional(request, page([incident_for(sight, incident) for _, incident in shown], following))
 
 

@@ -1,11 +1,13 @@
 """`/v1/verdicts`: the newest version of each verdict, or all versions, newest first.
 
+The pages of one walk show what was newest when it began: a verdict that gets another version meanwhile is neither left out
+nor shown twice.
+
 Whoever sees everything gets the very bytes that went to the bus.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -17,7 +19,7 @@ from goodput_common.http.auth import Tenant
 from goodput_common.http.etag import conditional
 from goodput_common.http.paging import LIMIT_DEFAULT, Cursor, Limit, decode_cursor, next_cursor
 from goodput_common.http.structs import returns
-from goodput_correlator.adapters.api.context import InContext, list_of, missing, page
+from goodput_correlator.adapters.api.context import InContext, Since, Until, instant, list_of, missing, page
 from goodput_correlator.adapters.queries import VerdictFilter, verdict_of
 from goodput_correlator.application.visibility import Sight
 
@@ -34,27 +36,30 @@ async def list_verdicts(
     fault_class: FaultClass | None = None,
     state: VerdictState | None = None,
     component: Annotated[str | None, Query(description="that is a culprit")] = None,
-    since: Annotated[datetime | None, Query(description="published at or after; with a time zone")] = None,
+    since: Since = None,
+    until: Until = None,
     all_versions: Annotated[bool, Query(description="every version, not only the newest of each verdict")] = False,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Response:
+    """`since` and `until` are about the publication."""
     wanted = VerdictFilter(
         job=job,
         host=host,
         fault_class=fault_class.value if fault_class else None,
         state=state.value if state else None,
         component=component,
-        since=since.replace(tzinfo=UTC) if since and since.tzinfo is None else since,
+        since=instant(since),
+        until=instant(until),
         all_versions=all_versions,
     )
     sight = await context.sight(principal)
     if not _may_ask(sight, wanted):
         return conditional(request, page([], None))
     listing = f"verdicts {wanted}"
-    before = decode_cursor(cursor, (int,), listing=listing)[0] if cursor else None
-    rows = await context.queries.verdicts(wanted, principal.jobs, before=before, limit=limit + 1)
-    shown, following = next_cursor(rows, limit, lambda row: (row.position,), listing=listing)
+    before, as_of = decode_cursor(cursor, (int, int), listing=listing) if cursor else (None, None)
+    rows, as_of = await context.queries.verdicts(wanted, principal.jobs, before=before, as_of=as_of, limit=limit + 1)
+    shown, following = next_cursor(rows, limit, lambda row: (row.position, as_of), listing=listing)
     return conditional(request, page([shown_to(sight, row.body) for row in shown], following))
 
 
