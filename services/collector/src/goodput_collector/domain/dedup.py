@@ -19,7 +19,10 @@ import msgspec
 from goodput_common.contracts.telemetry import Event
 
 Key = tuple[str, str, str]
-_CODES = ("xid", "sxid", "what", "event", "severity", "status", "kind", "fatal", "cause", "rank", "process")
+_CODES = (
+    *("xid", "sxid", "what", "event", "severity", "status", "kind", "fatal", "cause", "rank", "process"),
+    *("state", "corrected", "reason", "device", "mount", "controller", "module"),
+)
 
 
 def key_of(event: Event) -> Key:

@@ -1,0 +1,182 @@
+"""Disks and network mounts: how busy, how slow, and whether they have stopped answering.
+
+A device that has requests in flight and completes none has stalled, whatever else it says. Nobody has to touch it to
+know that, and nobody should: a process that asks a hung mount for its size hangs with it. So everything comes from
+/proc/diskstats and /proc/self/mountstats, which answer from memory.
+
+Of a mount the transport counts requests sent and answers received. Their difference is what is under way, but for
+requests that were lost with a connection: so the smallest difference seen since the last connect counts as none. An idle
+mount, and one that hung before anybody looked, say nothing either way.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import NamedTuple
+
+_NOT_DISKS = re.compile(r"^(?:loop|ram|zram|dm-|md|sr|fd)\d")
+
+
+class Disk(NamedTuple):
+    done: int  # requests completed: reads, writes, discards, flushes
+    done_ms: int  # time that those took, summed
+    in_flight: int
+    busy_ms: int
+
+
+class DiskRates(NamedTuple):
+    busy_share: float
+    await_ms: float | None  # mean time of a request; None when none was completed
+
+
+class Mount(NamedTuple):
+    path: str
+    server: str
+    kind: str  # nfs, nfs4
+    sent: int
+    received: int
+    backlog: int  # requests that waited for a slot, summed over all sends
+    connects: int
+    ops: int
+    retransmits: int
+    timeouts: int
+    rtt_ms: int  # summed over all ops
+
+    @property
+    def under_way(self) -> int:
+        return self.sent - self.received - self.retransmits
+
+
+def parse_diskstats(text: bytes) -> dict[str, Disk]:
+    """Whole disks and their partitions; devices that stand for others or for memory are left out."""
+    disks = {}
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < 14:
+            continue
+        name = fields[2].decode("utf-8", "replace")
+        if _NOT_DISKS.match(name) or not all(field.isdigit() for field in fields[3:]):
+            continue
+        numbers = [int(field[:20]) for field in fields[3:]]
+        done = numbers[0] + numbers[4] + sum(numbers[11:12]) + sum(numbers[15:16])
+        done_ms = numbers[3] + numbers[7] + sum(numbers[14:15]) + sum(numbers[16:17])
+        disks[name] = Disk(done, done_ms, numbers[8], numbers[9])
+    return disks
+
+
+def disk_rates(before: Disk, after: Disk, over_s: float) -> DiskRates | None:
+    """None when the counters do not fit together (a disk taken out and put back)."""
+    done, done_ms, busy_ms = after.done - before.done, after.done_ms - before.done_ms, after.busy_ms - before.busy_ms
+    if over_s <= 0 or min(done, done_ms, busy_ms) < 0:
+        return None
+    return DiskRates(min(1.0, busy_ms / 1000 / over_s), done_ms / done if done else None)
+
+
+def parse_mountstats(text: str) -> list[Mount]:
+    """The network mounts of one mount namespace; the others have no transport."""
+    mounts = []
+    for block in text.split("\ndevice "):
+        first, _, rest = block.removeprefix("device ").partition("\n")
+        mount = _mount(first, rest)
+        if mount is not None:
+            mounts.append(mount)
+    return mounts
+
+
+def _mount(first: str, rest: str) -> Mount | None:
+    match = _DEVICE.match(first)
+    if match is None or not rest:
+        return None
+    sent = received = backlog = connects = ops = retransmits = timeouts = rtt_ms = 0
+    transports, per_op = 0, False
+    for line in rest.splitlines():
+        words = line.split()
+        if not words:
+            continue
+        if words[0] == "xprt:" and len(words) > 2:
+            at = _TRANSPORTS.get(words[1])
+            numbers = _numbers(words[2:])
+            if at is None or len(numbers) <= at.backlog:
+                continue
+            transports += 1
+            connects += numbers[at.connects] if at.connects >= 0 else 0
+            sent, received = sent + numbers[at.sent], received + numbers[at.sent + 1]
+            backlog += numbers[at.backlog]
+        elif words[0] == "per-op":
+            per_op = True
+        elif per_op and words[0].endswith(":"):
+            numbers = _numbers(words[1:])
+            if len(numbers) >= 8:
+                ops, timeouts, rtt_ms = ops + numbers[0], timeouts + numbers[2], rtt_ms + numbers[6]
+                retransmits += max(0, numbers[1] - numbers[0])
+    if not transports:
+        return None
+    return Mount(
+        match["path"], match["server"], match["kind"], sent, received, backlog, connects, ops, retransmits, timeouts, rtt_ms
+    )
+
+
+class _Fields(NamedTuple):
+    connects: int  # -1: this transport does not connect
+    sent: int  # what is received stands behind it
+    backlog: int
+
+
+_DEVICE = re.compile(r"(?P<server>\S+) mounted on (?P<path>\S+) with fstype (?P<kind>nfs\d?)\b")
+_TRANSPORTS = {
+    "tcp": _Fields(2, 5, 9),
+    "rdma": _Fields(2, 5, 9),
+    "local": _Fields(1, 4, 8),
+    "udp": _Fields(-1, 2, 6),
+}
+
+
+def _numbers(words: list[str]) -> list[int]:
+    found = []
+    for word in words:
+        if not word.isascii() or not word.isdigit() or len(word) > 20:
+            break
+        found.append(int(word))
+    return found
+
+
+class Turn(enum.Enum):
+    STALLED = "stalled"
+    RESTORED = "restored"
+
+
+class StallWatch:
+    """Of one thing that has work to do: has it stopped completing any?
+
+    `floor`: take the smallest amount of waiting work that was seen for none (some counts never come back to zero).
+    """
+
+    def __init__(self, *, after_s: float, floor: bool = False) -> None:
+        self._after_s = after_s
+        self._floor: int | None = None if floor else 0
+        self._lowest = floor
+        self._done: int | None = None
+        self._since_s = 0.0
+        self.stalled = False
+        self.for_s = 0.0
+
+    def see(self, *, done: int, waiting: int, now_s: float) -> Turn | None:
+        """How it has turned with this reading, if it has. `for_s` is how long nothing has been completed."""
+        if self._lowest:
+            self._floor = waiting if self._floor is None else min(self._floor, waiting)
+        moved = self._done is None or done != self._done
+        self._done = done
+        if moved or waiting <= (self._floor or 0):
+            self._since_s = now_s
+        self.for_s = now_s - self._since_s
+        stalled = self.for_s >= self._after_s
+        if stalled == self.stalled:
+            return None
+        self.stalled = stalled
+        return Turn.STALLED if stalled else Turn.RESTORED
+
+    def forget_floor(self) -> None:
+        """What was under way is lost (a new connection): learn anew what counts as none."""
+        if self._lowest:
+            self._floor = None
