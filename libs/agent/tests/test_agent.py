@@ -11,6 +11,7 @@ import pytest
 
 from goodput_agent.agent import Agent, watch_exit
 from goodput_agent.gate import PauseGate
+from goodput_agent.guard import complaints
 from goodput_agent.identity import identify
 from goodput_agent.steps import UNREAD_STEPS_MAX, StepClock
 
@@ -111,15 +112,33 @@ def test_a_broken_clock_does_not_reach_the_loop(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rig.steps, "begin", broken)
     monkeypatch.setattr(rig.steps, "enter_phase", broken)
     monkeypatch.setattr(rig.steps, "leave_phase", broken)
+    before, trained = complaints.count, False
     with rig.agent.step(), rig.agent.phase("forward"):
-        pass
+        trained = True
     rig.agent.step_end()
+    assert trained
+    assert complaints.count == before + 5, "each of the five calls is complained of"
+    assert rig.steps.step == -1 and not rig.steps.finished
+    monkeypatch.undo()
+    rig.agent.step_end()
+    assert rig.steps.step == 0, "it goes on once the clock does"
 
 
-def test_an_ender_that_fails_does_not_reach_the_loop() -> None:
+def test_an_ender_that_fails_does_not_reach_the_loop_and_is_not_asked_again() -> None:
     rig = Rig()
-    rig.ending.stop = types.MethodType(lambda *_a, **_k: 1 / 0, rig.ending)  # type: ignore[method-assign]
+    asked: list[bool] = []
+
+    def fails(_: Ending, *, clean: bool, reason: str) -> None:
+        asked.append(clean)
+        raise ZeroDivisionError
+
+    rig.ending.stop = types.MethodType(fails, rig.ending)  # type: ignore[method-assign]
+    before = complaints.count
     rig.agent.close()
+    rig.agent.close()
+    assert asked == [True]
+    assert complaints.count == before + 1
+    assert not rig.agent.active
 
 
 def test_unread_steps_are_bounded_and_the_newest_kept() -> None:

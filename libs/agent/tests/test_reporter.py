@@ -29,6 +29,7 @@ from goodput_common.runtime.clock import ManualClock, SystemClock
 
 ME = identify({"RANK": "3", "WORLD_SIZE": "4", "GOODPUT_HOST": "h1", "GOODPUT_GENERATION": "2"}, job="j")
 START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 
 
 class Rank:
@@ -153,19 +154,30 @@ async def test_without_a_bus_the_newest_messages_are_kept_and_the_end_is_quick(t
 
 
 async def test_last_words_wait_for_a_connection_that_is_being_made(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
-    connecting = asyncio.Event()
+    connecting, leaving, connected_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def connect() -> OwnConnection:
         connecting.set()
-        await asyncio.sleep(0.3)
+        await connected_now.wait()
         return OwnConnection(bus)
 
+    def last_words() -> tuple[bool, str]:
+        leaving.set()
+        return False, "RuntimeError: out of memory"
+
     rank = Rank(tmp_path, connect)
-    running = asyncio.create_task(rank.run())
-    await connecting.wait()
-    rank.leaving.set()
+    running = asyncio.create_task(rank.reporter.run(rank.leaving, last_words))
+    async with asyncio.timeout(20):
+        await connecting.wait()
+        rank.leaving.set()
+        await leaving.wait()
+    assert ear.messages == [] and not running.done()
+    connected_now.set()
     await running
-    await ear.until(lambda data: any(isinstance(each, RankExited) for each in data))
+    data = await ear.until(lambda data: any(isinstance(each, RankExited) for each in data))
+    assert isinstance(data[0], RankRegistered)
+    (exited,) = [each for each in data if isinstance(each, RankExited)]
+    assert (exited.clean, exited.reason) == (False, "RuntimeError: out of memory")
 
 
 async def test_messages_of_an_outage_arrive_after_it_in_order(tmp_path: Path, bus: MemoryBus, ear: Ear) -> None:
@@ -309,8 +321,19 @@ async def test_a_connection_that_breaks_while_subscribing_costs_neither_reports_
     await ear.until(lambda data: any(isinstance(each, RankProgress) for each in data))
     async with asyncio.timeout(20):
         await connection.serving.wait()
+    now = datetime.now(UTC)
+    command = AgentCommand(
+        id="c", kind=AgentCommandKind.PAUSE, fabric="default", job="j", rank=3, fencing_token=1, expires_at=now + HOUR
+    )
+    subject = subjects.agent("default", "j", 3)
+    reply = await bus.request(subject, command, id="c", source="test", timeout_s=20)
+    assert isinstance(reply, AgentReply) and reply.status is AgentReplyStatus.ACCEPTED
+    assert rank.gate.requested
     rank.leaving.set()
     await running
+    data = await ear.until(lambda data: any(isinstance(each, RankExited) for each in data))
+    reports = [each.seq for each in data if isinstance(each, RankProgress)]
+    assert reports == list(range(1, len(reports) + 1)), "no report is lost"
 
 
 def test_members_of_a_group_are_told_when_new_and_not_with_every_report(tmp_path: Path) -> None:

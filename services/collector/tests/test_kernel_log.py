@@ -7,6 +7,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from goodput_collector.domain.journal_export import JournalEntries
 from goodput_collector.domain.kernel_log import NEEDLES, KernelLogParser, parse_text
 from goodput_collector.domain.timestamps import LineClock
+from goodput_collector.domain.xid import EXCERPT_CHARS
+from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Event, EventName, Severity
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -153,9 +156,21 @@ def test_a_boot_border_is_an_event() -> None:
     assert (event.name, event.attrs) == (EventName.BOOT, {"boot_id": "0b5e9f0011223344", "at": "unknown"})
 
 
+def survives(line: str) -> None:
+    """What is told of the line, if anything, is fit for the bus, and does not spoil the parser for the next line."""
+    log = parser()
+    event = log.feed(line)
+    if event is not None:
+        assert ids.parse(event.component)
+        assert len(event.excerpt) <= EXCERPT_CHARS
+        assert msgspec.json.decode(msgspec.json.encode(event), type=Event) == event
+    after = log.feed("kernel: NVRM: Xid (PCI:0000:05:00): 79, x")
+    assert after is not None and after.attrs["xid"] == "79"
+
+
 @given(st.text(max_size=300))
-def test_any_line_is_survived(line: str) -> None:
-    parser().feed(line)
+def test_any_line_is_survived_and_the_next_one_is_read(line: str) -> None:
+    survives(line)
 
 
 @given(
@@ -166,8 +181,8 @@ def test_any_line_is_survived(line: str) -> None:
         max_size=8,
     )
 )
-def test_lines_made_of_the_right_words_in_any_order_are_survived(parts: list[str]) -> None:
-    parser().feed("".join(parts))
+def test_lines_made_of_the_right_words_in_any_order_are_survived_and_the_next_one_is_read(parts: list[str]) -> None:
+    survives("".join(parts))
 
 
 def test_journal_exports_give_time_host_and_a_border_between_boots() -> None:

@@ -6,15 +6,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from goodput_collector.domain.nccl_log import NEEDLES, JobLogParser, rank_of_log
 from goodput_collector.domain.timestamps import LineClock
+from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Event, EventName, Severity
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
+WATCHDOG = (
+    "[rank3]:[E221 04:41:44.283302831 ProcessGroupNCCL.cpp:685] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=50, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600011 milliseconds "
+    "before timing out."
+)
 
 
 def feed(line: str, rank: int | None = None) -> Event | None:
@@ -169,8 +176,12 @@ def test_the_rank_of_a_log_is_in_its_name_only_where_it_says_rank(name: str, ran
     assert rank_of_log(name) == rank
 
 
-@given(st.text(max_size=300))
-def test_any_line_is_survived(line: str) -> None:
-    feed(line)
-    feed("NET/IB : Got completion with error 12" + line)
-    feed("[rank3]:[E" + line)
+@given(st.text(max_size=300), st.sampled_from(["", "NET/IB : Got completion with error 12", "[rank3]:[E"]))
+def test_any_line_is_survived_and_the_next_one_is_read(line: str, begins: str) -> None:
+    log = JobLogParser(host="hx", clock=LineClock(reference=AT), job="j", rank=3, reference=AT)
+    event = log.feed(begins + line)
+    if event is not None:
+        assert ids.parse(event.component)
+        assert msgspec.json.decode(msgspec.json.encode(event), type=Event) == event
+    after = log.feed(WATCHDOG)
+    assert after is not None and (after.name, after.attrs["seq"]) == (EventName.NCCL_WATCHDOG, "50")
