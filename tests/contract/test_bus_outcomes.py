@@ -25,6 +25,7 @@ from goodput_common.bus.testing import (
     nothing_pending,
     publish,
 )
+from goodput_common.contracts import subjects
 
 
 async def test_an_acknowledged_message_is_not_delivered_again(bus: AnyBus) -> None:
@@ -152,3 +153,16 @@ async def test_what_cannot_be_decoded_is_kept_and_the_stream_goes_on(
     (kept,) = await bus.rejections()
     assert reason in kept.reason
     assert kept.body == body
+
+
+async def test_what_others_put_under_rejected_is_listed_all_the_same(bus: AnyBus) -> None:
+    foreign = {"goodput-sequence": "many", "goodput-deliveries": "-", "goodput-received-at": "yesterday", "x-no": "1"}
+    await bus.publish_raw(subjects.rejected("JOB"), b"foreign", foreign)
+    await bus.publish_raw(subjects.rejected("JOB"), b"bare", {})
+    await bus.publish_raw(subjects.rejected("JOB"), b"accents", {"goodput-reason": "na\u00efve"})
+    foreign_one, bare, accents = await bus.rejections()
+    assert (foreign_one.body, foreign_one.sequence, foreign_one.deliveries) == (b"foreign", 0, 0)
+    assert foreign_one.received_at == foreign_one.rejected_at
+    assert foreign_one.headers == {"x-no": "1"}
+    assert (bare.body, bare.headers, bare.reason) == (b"bare", {}, "")
+    assert (accents.body, accents.reason[:2]) == (b"accents", "na")

@@ -55,6 +55,11 @@ def unescape(text: str) -> str:
     return unquote(text, errors="replace") if "%" in text else text
 
 
+def texts(headers: Mapping[str, Any] | None) -> dict[str, str]:
+    """Headers as the client read them from a stream, all as text: one that is not ASCII comes as an object of its own."""
+    return {str(name): str(value) for name, value in (headers or {}).items()}
+
+
 def wire_bytes(headers: Mapping[str, str], body: bytes) -> int:
     """What the server counts against its limit: body and header block (`NATS/1.0`, a line a header, an empty line)."""
     lines = sum(len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())

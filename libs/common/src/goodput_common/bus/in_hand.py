@@ -114,6 +114,7 @@ class InHand:
         self._acked = metrics.acked.labels(*labels)
         self._naked = metrics.naked.labels(*labels)
         self._rejected = metrics.rejected.labels(*labels)
+        self._signs_failed = metrics.signs_failed.labels(*labels)
         self._gauge = metrics.in_hand.labels(*labels)
         self._held: dict[Key, Delivery] = {}
         self._put_off: dict[Key, float] = {}  # waiting for a retry, until when
@@ -204,16 +205,25 @@ class InHand:
 
     async def _keep_alive(self) -> None:
         ack_wait_s = self._consumer.ack_wait_s
+        trouble = ""
         while True:
             await asyncio.sleep(ack_wait_s / SIGNS_PER_ACK_WAIT)
             now_s = _now_s()
-            for delivery in list(self._held.values()):
-                await self._reply(delivery.reply, IN_PROGRESS)
-                if not delivery.told_long and now_s - delivery.started_s > LONG_HANDLER_ACK_WAITS * ack_wait_s:
-                    delivery.told_long = True
-                    self._log.warning(
-                        "a handler has been running for long", sequence=delivery.sequence, subject=delivery.subject
-                    )
+            try:
+                for delivery in list(self._held.values()):
+                    await self._reply(delivery.reply, IN_PROGRESS)
+                    if not delivery.told_long and now_s - delivery.started_s > LONG_HANDLER_ACK_WAITS * ack_wait_s:
+                        delivery.told_long = True
+                        self._log.warning(
+                            "a handler has been running for long", sequence=delivery.sequence, subject=delivery.subject
+                        )
+            except Exception as error:  # noqa: BLE001 - without signs of life every slow message would be delivered twice
+                self._signs_failed.inc()
+                if repr(error) != trouble:
+                    self._log.error("signs of life could not be sent; trying again", exc_info=error)
+                trouble = repr(error)
+            else:
+                trouble = ""
 
     async def finish(self) -> None:
         """Wait for all handlers."""

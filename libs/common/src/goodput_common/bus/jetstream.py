@@ -18,7 +18,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
-from goodput_common.bus.codec import decode, encode, unescape, wire_bytes
+from goodput_common.bus.codec import decode, encode, texts, unescape, wire_bytes
 from goodput_common.bus.connection import Connection, heeding_cancel
 from goodput_common.bus.errors import (
     BusError,
@@ -183,7 +183,7 @@ class JetStreamBus:
                 with contextlib.suppress(nats.js.errors.NotFoundError):
                     raw = await js.get_msg(REJECTED_STREAM, sequence)
                     at = raw.time or self._clock.now()
-                    found.append(from_stored(raw.headers or {}, raw.data or b"", at))
+                    found.append(from_stored(texts(raw.headers), raw.data or b"", at))
         except nats.js.errors.NotFoundError:
             return []
         except (nats.errors.Error, nats.js.errors.Error, TimeoutError) as error:

@@ -24,6 +24,9 @@ class BusMetrics:
         self.naked = Counter("goodput_bus_naked", "Deliveries put off for another try", labels, registry=registry)
         self.rejected = Counter("goodput_bus_rejected", "Messages kept under goodput.rejected", labels, registry=registry)
         self.rebinds = Counter("goodput_bus_rebinds", "Consumers bound again after a loss", labels, registry=registry)
+        self.signs_failed = Counter(
+            "goodput_bus_signs_failed", "Rounds of signs of life that broke off", labels, registry=registry
+        )
         self.in_hand = Gauge("goodput_bus_in_hand", "Messages whose handler runs now", labels, registry=registry)
         self.reconnects = Counter("goodput_bus_reconnects", "Connections made anew after a loss", [], registry=registry)
         self.connected = Gauge("goodput_bus_connected", "1 while connected", [], registry=registry)

@@ -17,6 +17,8 @@ REASON_CHARS_MAX = 1000
 _PREFIX = "goodput-"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a foreign producer may have got others past its client
 
+_DIGITS = re.compile(r"[0-9]{1,18}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
@@ -55,16 +57,17 @@ def to_headers(rejection: Rejection) -> dict[str, str]:
 
 
 def from_stored(headers: Mapping[str, str], body: bytes, rejected_at: datetime) -> Rejection:
-    """The rejection as it was stored; fields that its headers lack are empty."""
+    """The rejection as it was stored. Fields that its headers lack, or that make no sense there, are empty: anybody who may
+    publish there may have written them."""
     own = {name[len(_PREFIX) :]: unescape(value) for name, value in headers.items() if name.startswith(_PREFIX)}
     return Rejection(
         reason=own.get("reason", ""),
         stream=own.get("stream", ""),
         subject=own.get("subject", ""),
-        sequence=int(own.get("sequence", "0")),
+        sequence=_number(own.get("sequence", "")),
         durable=own.get("durable", ""),
-        deliveries=int(own.get("deliveries", "0")),
-        received_at=datetime.fromisoformat(own["received-at"]) if "received-at" in own else rejected_at,
+        deliveries=_number(own.get("deliveries", "")),
+        received_at=_time(own.get("received-at", "")) or rejected_at,
         headers={
             name: value
             for name, value in headers.items()
@@ -73,3 +76,15 @@ def from_stored(headers: Mapping[str, str], body: bytes, rejected_at: datetime) 
         body=body,
         rejected_at=rejected_at,
     )
+
+
+def _number(text: str) -> int:
+    return int(text) if _DIGITS.fullmatch(text) else 0
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None
