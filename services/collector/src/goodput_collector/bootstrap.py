@@ -15,6 +15,7 @@ from goodput_common.bus.errors import ProvisioningConflict
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Bus
 from goodput_common.bus.provision import provision
+from goodput_common.http.operations import OperationsServer
 from goodput_common.runtime.clock import Clock, SystemClock
 from goodput_common.runtime.health import Health
 from goodput_common.runtime.lifecycle import Part, StartError
@@ -66,7 +67,7 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     metrics.gauge("collector_published", "Messages stored by the bus").set_function(lambda: publisher.published)
     parts: list[Part] = [connection, publisher, schedule, heartbeat]
     if settings.collector_http:
-        parts.append(_http(settings, health, metrics, tasks))
+        parts.append(OperationsServer(health=health, metrics=metrics, host=settings.http_host, port=settings.http_port))
     return Collector(parts=tuple(parts), health=health, tasks=tasks)
 
 
@@ -113,18 +114,3 @@ class _Connection(Part):
     async def close(self) -> None:
         if self._bus is not None:
             await self._bus.close()
-
-
-def _http(settings: Settings, health: Health, metrics: Metrics, tasks: Tasks) -> Part:
-    """Imported late: a collector without HTTP needs no web framework."""
-    try:
-        from goodput_common.http.api import create_api
-        from goodput_common.http.auth import Auth
-        from goodput_common.http.server import HttpServer
-    except ImportError as error:
-        raise StartError(
-            f"HTTP needs {error.name}, which is not installed",
-            do_next="install goodput-common[service], or set GOODPUT_COLLECTOR_HTTP=false",
-        ) from error
-    app = create_api("goodput collector", "1", health=health, auth=Auth(), metrics=metrics)
-    return HttpServer(app, host=settings.http_host, port=settings.http_port, tasks=tasks)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -16,13 +15,13 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from goodput_common.http.listen import listen
 from goodput_common.runtime.lifecycle import Part, StartError
 from goodput_common.runtime.logs import get_logger
 from goodput_common.runtime.tasks import Tasks, stop_task
 
 _log = get_logger(__name__)
 _CONNECTIONS_MAX = 1000  # beyond it uvicorn answers 503 at once
-_BACKLOG = 256
 _DRAIN_S = 4
 
 
@@ -56,7 +55,7 @@ class HttpServer(Part):
         return f"http://{host}:{self.port}"
 
     async def start(self) -> None:
-        self._socket = _bind(self._host, self._port)
+        self._socket = listen(self._host, self._port)
         self._port = int(self._socket.getsockname()[1])
         config = uvicorn.Config(
             self._app,
@@ -91,27 +90,3 @@ class HttpServer(Part):
         await stop_task(self._task)
         if self._socket is not None:
             self._socket.close()
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror as error:
-        raise StartError(f"{host!r} is no address of this machine: {error}", do_next="set GOODPUT_HTTP_HOST") from None
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-        listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        do_next = {
-            errno.EADDRINUSE: "stop what listens there or set GOODPUT_HTTP_PORT",
-            errno.EACCES: "use a port above 1023: set GOODPUT_HTTP_PORT",
-            errno.EADDRNOTAVAIL: "set GOODPUT_HTTP_HOST to an address of this machine",
-        }.get(error.errno or 0, "see the error")
-        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}", do_next=do_next) from None
-    return listening
