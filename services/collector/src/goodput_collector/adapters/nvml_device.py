@@ -1,0 +1,333 @@
+"""The questions that one GPU is asked through NVML, by group, and its answers as plain values.
+
+Nothing is decided here. A question that this chip or driver does not know is not asked again for a while; a GPU that says
+it is lost, or a driver that has gone, ends the round at once, because each further call may take long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from goodput_collector.adapters.nvml_library import Nvml
+from goodput_collector.domain import gpu_links, gpu_memory
+from goodput_collector.domain.gpu_cadence import Group
+from goodput_collector.domain.gpu_return import Meaning, meaning
+
+FIELD_MEMORY_TEMPERATURE = 82
+FIELDS_COUNTED = {
+    94: "pcie_replays",
+    3: gpu_memory.ecc_total_name(0, 0),
+    4: gpu_memory.ecc_total_name(1, 0),
+    142: "remapped_rows_correctable",
+    143: "remapped_rows_uncorrectable",
+    74: "throttled_power_ns",
+    75: "throttled_thermal_ns",
+    269: "throttled_sw_thermal_ns",
+    270: "throttled_hw_thermal_ns",
+    271: "throttled_power_brake_ns",
+    230: "recovery_action",
+}
+_FORGET_LACKING_AFTER_S = 600.0
+_MIG_DEVICES_MAX = 16
+
+
+@dataclass(slots=True)
+class Answers:
+    """One round with one GPU. What was not asked or not answered is missing. `codes` are the return codes that are neither
+    success nor "there is no such thing", by question; `fine` counts the answers."""
+
+    fine: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
+    forbidden: list[str] = field(default_factory=list)
+    took_s: dict[Group, float] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    ecc: dict[str, int] = field(default_factory=dict)
+    links: dict[int, dict[str, int]] = field(default_factory=dict)
+
+
+class Ended(Exception):
+    """No further question makes sense in this round."""
+
+
+class NvmlDevice:
+    def __init__(self, nvml: Nvml, handle: object) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._lacking: set[str] = set()
+        self._lacking_since_s = time.monotonic()
+        self._fields_counted = Fields(nvml, [(field, 0) for field in FIELDS_COUNTED])
+        self._memory_temperature = Fields(nvml, [(FIELD_MEMORY_TEMPERATURE, 0)])
+        self._wanted: dict[gpu_links.Asked, gpu_links.Wanted] | None = None
+        self._link_fields = Fields(nvml, [])
+        self._called_links = 0  # links that must be asked by the older call
+        self._answers = Answers()
+        self._groups: dict[Group, Callable[[], None]] = {
+            Group.CLOCKS: self._clocks,
+            Group.COUNTS: self._counted,
+            Group.LINKS: self._links,
+            Group.PROCESSES: self._processes,
+            Group.MEMORY: self._memory,
+            Group.FABRIC: self._fabric,
+            Group.SETTINGS: self._settings,
+        }
+
+    def read(self, groups: Sequence[Group]) -> Answers:
+        answers = self._answers = Answers()
+        before_s = time.monotonic()
+        if before_s - self._lacking_since_s >= _FORGET_LACKING_AFTER_S:
+            self._lacking.clear()
+            self._wanted = None
+            self._lacking_since_s = before_s
+        try:
+            for group in groups:
+                self._groups[group]()
+                now_s = time.monotonic()
+                answers.took_s[group], before_s = now_s - before_s, now_s
+        except Ended:
+            pass
+        return answers
+
+    def _ask(self, question: str, function: str, *args: object) -> Any:
+        """None: no such thing, or no answer now. Raises Ended."""
+        if question in self._lacking:
+            return None
+        nvml = self._nvml
+        try:
+            answer = getattr(nvml, function)(self._handle, *args)
+        except nvml.NVMLError as error:
+            self._failed(question, int(error.value))
+            return None
+        except AttributeError:  # this version of the binding has no such function
+            self._lacking.add(question)
+            return None
+        except UnicodeDecodeError:
+            return None  # a garbled text: cannot tell
+        self._answers.fine += 1
+        return answer
+
+    def _failed(self, question: str, code: int) -> None:
+        said = meaning(code)
+        if said is Meaning.LACKING:
+            self._lacking.add(question)
+        elif said is Meaning.FORBIDDEN:
+            self._answers.forbidden.append(question)
+        else:
+            self._answers.codes[question] = code
+            if said in (Meaning.LOST, Meaning.DRIVER):
+                raise Ended
+
+    def _put(self, name: str, answer: Any) -> None:
+        if answer is not None:
+            self._answers.values[name] = answer
+
+    def _batch(self, question: str, fields: Fields) -> list[int | None]:
+        if question in self._lacking or not fields.count:
+            return [None] * fields.count
+        code, values, refused = fields.read(self._handle)
+        if code:
+            self._failed(question, code)
+            return [None] * fields.count
+        self._answers.fine += fields.count - len(refused)
+        for each in refused:
+            if meaning(each) is not Meaning.LACKING:
+                self._failed(question, each)
+        return values
+
+    def _clocks(self) -> None:
+        self._put("clock_sm_mhz", self._ask("sm", "nvmlDeviceGetClockInfo", 1))
+        self._put("clock_memory_mhz", self._ask("mem", "nvmlDeviceGetClockInfo", 2))
+        mask = self._ask("reasons", "nvmlDeviceGetCurrentClocksEventReasons")
+        if mask is None and "reasons" in self._lacking:
+            mask = self._ask("reasons_old", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        self._put("reasons", mask)
+        self._put("power_mw", self._ask("power", "nvmlDeviceGetPowerUsage"))
+        self._put("temperature_c", self._ask("temperature", "nvmlDeviceGetTemperature", 0))
+        self._put("memory_temperature_c", self._batch("memory_temperature", self._memory_temperature)[0])
+
+    def _counted(self) -> None:
+        for name, value in zip(FIELDS_COUNTED.values(), self._batch("counts", self._fields_counted), strict=True):
+            if value is None:
+                continue
+            if name == "recovery_action":
+                self._put(name, value)
+            else:
+                self._answers.counts[name] = value
+        if "pcie_replays" not in self._answers.counts:
+            replays = self._ask("replays", "nvmlDeviceGetPcieReplayCounter")
+            if replays is not None:
+                self._answers.counts["pcie_replays"] = replays
+        for kind in gpu_memory.KINDS:
+            self._total(kind, 0, self._answers.counts)
+        self._put("pcie_gen", self._ask("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration"))
+        self._put("pcie_width", self._ask("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"))
+
+    def _total(self, kind: int, life: int, counts: dict[str, int]) -> None:
+        name = gpu_memory.ecc_total_name(kind, life)
+        if name not in counts:
+            total = self._ask(name, "nvmlDeviceGetTotalEccErrors", kind, life)
+            if total is not None:
+                counts[name] = total
+
+    def _links(self) -> None:
+        if self._wanted is None:
+            self._find_links()
+        wanted = self._wanted or {}
+        self._answers.links = gpu_links.by_link(wanted, self._batch("links", self._link_fields)) if wanted else {}
+        for link in range(self._called_links):
+            values = self._answers.links.setdefault(link, {})
+            if gpu_links.STATE not in values:
+                active = self._ask(f"link {link}", "nvmlDeviceGetNvLinkState", link)
+                if active is not None:
+                    values[gpu_links.STATE] = active
+            for number, name in gpu_links.CALLED.items():
+                if name not in values:
+                    count = self._ask(f"link {link} {name}", "nvmlDeviceGetNvLinkErrorCounter", link, number)
+                    if count is not None:
+                        values[name] = count
+
+    def _find_links(self) -> None:
+        """Which links there are, and what of them this driver tells in one batch."""
+        count = self._batch("link_count", Fields(self._nvml, [(gpu_links.LINK_COUNT, 0)]))[0]
+        if count is None:
+            count = 0
+            while count < gpu_links.LINKS_MAX and self._ask(f"link {count}", "nvmlDeviceGetNvLinkState", count) is not None:
+                count += 1
+        candidates = gpu_links.fields(count)
+        values = self._batch("links", Fields(self._nvml, list(candidates))) if candidates else []
+        self._wanted = gpu_links.answered(candidates, values)
+        self._link_fields = Fields(self._nvml, list(self._wanted))
+        told = {name for _, name in self._wanted.values()}
+        modern = bool(told & (set(gpu_links.COUNTERS) - set(gpu_links.CALLED.values())))
+        complete = modern or told.issuperset(gpu_links.CALLED.values())
+        self._called_links = 0 if complete and gpu_links.STATE in told else count
+
+    def _processes(self) -> None:
+        running = self._ask("processes", "nvmlDeviceGetComputeRunningProcesses_v3")
+        if running is None and "processes" in self._lacking:
+            running = self._ask("processes_old", "nvmlDeviceGetComputeRunningProcesses_v2")
+        if running is not None:
+            self._put("pids", sorted({int(each.pid) for each in running}))
+
+    def _memory(self) -> None:
+        for kind in gpu_memory.KINDS:
+            for life in gpu_memory.LIVES:
+                for place in gpu_memory.PLACES:
+                    name = gpu_memory.ecc_name(kind, life, place)
+                    count = self._ask(name, "nvmlDeviceGetMemoryErrorCounter", kind, life, place)
+                    if count is not None:
+                        self._answers.ecc[name] = count
+            self._total(kind, 1, self._answers.ecc)
+        self._put("ecc_mode", self._ask("ecc_mode", "nvmlDeviceGetEccMode"))
+        self._put("rows", self._ask("rows", "nvmlDeviceGetRemappedRows"))
+        histogram = self._ask("banks", "nvmlDeviceGetRowRemapperHistogram")
+        if histogram is not None:
+            self._put("banks", [int(getattr(histogram, name)) for name in gpu_memory.BANKS])
+        if "rows" in self._lacking:  # chips that remap rows retire no pages
+            for cause, name in enumerate(("single", "double")):
+                pages = self._ask(f"retired_{name}", "nvmlDeviceGetRetiredPages", cause)
+                self._put(f"retired_{name}", None if pages is None else len(pages))
+            self._put("retired_pending", self._ask("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus"))
+
+    def _fabric(self) -> None:
+        info = self._nvml.c_nvmlGpuFabricInfo_v3_t()
+        if self._ask("fabric3", "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info)) is None:
+            if "fabric3" not in self._lacking:
+                return
+            info = self._nvml.c_nvmlGpuFabricInfo_v2_t()
+            if self._ask("fabric2", "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info)) is None:
+                return
+        self._put(
+            "fabric",
+            {
+                "cluster": bytes(info.clusterUuid),
+                "clique": int(info.cliqueId),
+                "state": int(info.state),
+                "status": int(info.status),
+                "mask": int(info.healthMask),
+                "summary": int(getattr(info, "healthSummary", 0)),
+            },
+        )
+
+    def _settings(self) -> None:
+        self._put("power_limit_mw", self._ask("limit", "nvmlDeviceGetEnforcedPowerLimit"))
+        self._put("clock_sm_max_mhz", self._ask("sm_max", "nvmlDeviceGetMaxClockInfo", 1))
+        self._put("clock_memory_max_mhz", self._ask("mem_max", "nvmlDeviceGetMaxClockInfo", 2))
+        self._put("pcie_gen_max", self._ask("gen_max", "nvmlDeviceGetMaxPcieLinkGeneration"))
+        self._put("pcie_width_max", self._ask("width_max", "nvmlDeviceGetMaxPcieLinkWidth"))
+        mode = self._ask("mig", "nvmlDeviceGetMigMode")
+        self._put("mig_mode", mode)
+        if mode is not None and mode[0]:
+            self._put("mig_instances", self._instances())
+
+    def _instances(self) -> dict[str, str]:
+        """UUID of each MIG device by `<gi>/<ci>`."""
+        found = {}
+        count = self._ask("mig_count", "nvmlDeviceGetMaxMigDeviceCount") or 0
+        for index in range(min(int(count), _MIG_DEVICES_MAX)):
+            try:  # a slot without an instance is no lack of the device: it may be filled later
+                device = self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(self._handle, index)
+                gi = self._nvml.nvmlDeviceGetGpuInstanceId(device)
+                ci = self._nvml.nvmlDeviceGetComputeInstanceId(device)
+                found[f"{gi}/{ci}"] = str(self._nvml.nvmlDeviceGetUUID(device))
+            except self._nvml.NVMLError as error:
+                if meaning(int(error.value)) in (Meaning.LOST, Meaning.DRIVER):
+                    self._failed("mig_device", int(error.value))
+        return found
+
+
+class Fields:
+    """A batch of field values with its memory laid out once: a driver answers them in one call, and Python reads them in
+    one go. (The binding's own function builds and takes apart a structure for each field, each time.)"""
+
+    _LAYOUT = struct.Struct("=IIqqIIQ")
+
+    def __init__(self, nvml: Nvml, wanted: Sequence[tuple[int, int]]) -> None:
+        self.count = len(wanted)
+        self._nvml = nvml
+        self._blank = b"".join(self._LAYOUT.pack(field, scope, 0, 0, 0, 0, 0) for field, scope in wanted)
+        self._memory = bytearray(self._blank)
+        self._pointer = (ctypes.c_char * len(self._memory)).from_buffer(self._memory)
+        self._count = ctypes.c_int(self.count)
+
+    def read(self, handle: object) -> tuple[int, list[int | None], list[int]]:
+        """(return code of the call, the value of each field or None, the return codes of those without)."""
+        self._memory[:] = self._blank
+        try:
+            code = int(self._nvml.nvmlLib.nvmlDeviceGetFieldValues(handle, self._count, self._pointer))
+        except AttributeError:
+            return 13, [], []
+        if code:
+            return code, [], []
+        values: list[int | None] = []
+        refused = []
+        for _, _, _, _, kind, result, raw in self._LAYOUT.iter_unpack(self._memory):
+            if result:
+                refused.append(result)
+                values.append(None)
+            else:
+                values.append(_number(kind, raw))
+        return 0, values, refused
+
+
+def _number(kind: int, raw: int) -> int | None:
+    """A field's 8 bytes by its type; a double as whole number. Unused bytes of a narrow one hold anything."""
+    if kind in (2, 3):
+        return raw
+    if kind == 1:
+        return raw & 0xFFFFFFFF
+    if kind == 5:
+        return (raw & 0xFFFFFFFF) - (1 << 32 if raw & 0x80000000 else 0)
+    if kind == 4:
+        return raw - (1 << 64) if raw >> 63 else raw
+    if kind == 6:
+        return raw & 0xFFFF
+    if kind == 0:
+        value: float = struct.unpack("=d", raw.to_bytes(8, "little"))[0]
+        return int(value) if abs(value) < 1e18 else None
+    return None

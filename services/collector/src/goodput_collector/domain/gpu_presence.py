@@ -1,0 +1,93 @@
+"""Whether a GPU is there, told once a change.
+
+    present         it answers
+    lost            it said so itself, or answered nothing but errors twice in a row: an event, once
+    reset_required  it is there and will do nothing before a reset
+    unreadable      it has not answered in time, or not yet clearly: cannot tell
+    unseen          the PCI bus has it and NVML does not list it: cannot tell (a container sees only its own)
+
+`Unknown Error` is how a GPU that fell off the bus looks from a driver that has not noticed yet; it is also how a driver
+looks in mid-reload. So one bad read is `unreadable` and only the second in a row is `lost`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from goodput_collector.domain.gpu_return import GPU_IS_LOST, Meaning, meaning
+from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.telemetry import Event, EventName, Severity, State
+
+UNSURE_READS = 2
+
+
+class Presence(enum.StrEnum):
+    PRESENT = "present"
+    LOST = "lost"
+    RESET_REQUIRED = "reset_required"
+    UNREADABLE = "unreadable"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Who it is. `attrs` go with its states and events: index, uuid, pci, model, as far as they are known."""
+
+    component: ComponentId
+    attrs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Watch:
+    """One GPU's presence over time."""
+
+    gpu: Gpu
+    presence: Presence = Presence.UNREADABLE
+    why: str = "not read yet"
+    _bad_reads: int = 0
+
+    def read(self, answers: int, codes: list[int], at: datetime) -> Event | None:
+        """One read gave `answers` good answers and these return codes besides. GPU_LOST when it is lost by this."""
+        meanings = {meaning(code): code for code in codes}
+        if Meaning.LOST in meanings:
+            return self._lost(meanings[Meaning.LOST], at)
+        if Meaning.RESET in meanings:
+            self._now(Presence.RESET_REQUIRED, "the driver asks for a reset")
+            return None
+        if answers or Meaning.UNSURE not in meanings:
+            self._now(Presence.PRESENT, "")
+            return None
+        self._bad_reads += 1
+        if self._bad_reads >= UNSURE_READS:
+            return self._lost(meanings[Meaning.UNSURE], at)
+        if self.presence is not Presence.LOST:
+            self.presence, self.why = Presence.UNREADABLE, "every call failed"
+        return None
+
+    def silent(self, since_s: float) -> None:
+        """It has not answered in time."""
+        if self.presence is not Presence.LOST:
+            self.presence, self.why = Presence.UNREADABLE, f"no answer from the driver for {since_s:.0f} s"
+
+    def state(self, at: datetime) -> State:
+        attrs = self.gpu.attrs | ({"why": self.why} if self.why else {})
+        return State(component=self.gpu.component, name="gpu", observed_at=at, value=self.presence.value, attrs=attrs)
+
+    def _now(self, presence: Presence, why: str) -> None:
+        self.presence, self.why, self._bad_reads = presence, why, 0
+
+    def _lost(self, code: int, at: datetime) -> Event | None:
+        if self.presence is Presence.LOST:
+            return None
+        what = "NVML lost" if code == GPU_IS_LOST else f"NVML answers every call with error {code}"
+        self.presence, self.why = Presence.LOST, what
+        return Event(
+            component=self.gpu.component,
+            name=EventName.GPU_LOST,
+            observed_at=at,
+            severity=Severity.FATAL,
+            excerpt=f"{self.gpu.attrs.get('pci', self.gpu.component)}: {what}",
+            attrs=self.gpu.attrs | {"what": what, "by": "nvml", "code": str(code)},
+        )

@@ -1,0 +1,190 @@
+"""From the answers of one GPU to its samples: the one place that names them.
+
+The names are the same whoever measured (NVML, or DCGM in `dcgm`), so that a reader needs one name for one thing. A state
+stays as it was read until it is read again; a GPU that is gone has none but that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from goodput_collector.domain import gpu_links, gpu_memory
+from goodput_collector.domain.deltas import Deltas, Reading
+from goodput_collector.domain.gpu_clocks import Throttling
+from goodput_collector.domain.gpu_fabric import fabric_state
+from goodput_collector.domain.gpu_presence import Gpu
+from goodput_collector.domain.gpu_ranks import Process, ranks_state
+from goodput_collector.domain.rdma_counters import Width
+from goodput_common.contracts import ids
+from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.job import RankRegistered
+from goodput_common.contracts.telemetry import Counter, Event, Gauge, State
+
+NOISE = {
+    "temperature_c": 2.0,
+    "memory_temperature_c": 2.0,
+    "power_w": 25.0,
+    "clock_sm_mhz": 60.0,
+    "clock_memory_mhz": 60.0,
+    "power_limit_w": 1.0,
+}
+_WIDTHS = {"pcie_replays": Width.WRAPS_32}
+_GAUGES = ("clock_sm_mhz", "clock_memory_mhz", "temperature_c", "memory_temperature_c")
+_GAUGES_SELDOM = ("clock_sm_max_mhz", "clock_memory_max_mhz")
+_NS_PER_US = 1000
+
+
+class GpuSamples:
+    """What one GPU has told so far. `incarnation` is another one after each load of the driver."""
+
+    def __init__(self, gpu: Gpu, host: str) -> None:
+        self.gpu = gpu
+        self._host = host
+        self._throttling = Throttling(gpu)
+        self._deltas: dict[tuple[ComponentId, str], Deltas] = {}
+        self._states: dict[tuple[ComponentId, str], State] = {}
+        self._max: dict[str, Any] = {}
+        self._counted_before: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self.links: tuple[ComponentId, ...] = ()
+        self.version = 0  # another one after each change of a state
+
+    def states(self) -> list[State]:
+        return list(self._states.values())
+
+    def forget(self) -> None:
+        """It is gone: nothing that it said still holds."""
+        self.version += bool(self._states)
+        self._states.clear()
+        self._throttling = Throttling(self.gpu)
+        self.links = ()
+
+    def gauges(self, values: Mapping[str, Any], at: datetime) -> list[Gauge]:
+        found = [self._gauge(name, values[name], at) for name in (*_GAUGES, *_GAUGES_SELDOM) if name in values]
+        found += [
+            self._gauge(name, values[milli] / 1000, at)
+            for name, milli in (("power_w", "power_mw"), ("power_limit_w", "power_limit_mw"))
+            if milli in values
+        ]
+        return found
+
+    def throttling(self, values: Mapping[str, Any], at: datetime, now_s: float) -> list[Event]:
+        mask = values.get("reasons")
+        if mask is None:
+            return []
+        self._put(self._throttling.state(mask, at))
+        return self._throttling.update(mask, at, now_s)
+
+    def counters(self, counts: Mapping[str, int], at: datetime, now_s: float, incarnation: str) -> list[Counter]:
+        """What grew. Those that the board keeps are counted apart from those that a reload sets to zero."""
+        kept, reset = {}, {}
+        for name, value in counts.items():
+            if name.endswith("_ns"):
+                reset[f"{name[:-3]}_us"] = value // _NS_PER_US
+            elif gpu_memory.outlives_reset(name):
+                kept[name] = value
+            else:
+                reset[name] = value
+        self._counts.update(counts)
+        found: list[Counter] = []
+        for series, values, born in (("kept", kept, ""), ("reset", reset, incarnation)):
+            if values:
+                found += self._moved(self.gpu.component, series, values, at, now_s, born)
+        return found
+
+    def ecc(self, counts: Mapping[str, int], at: datetime, now_s: float, incarnation: str) -> list[Counter]:
+        """By place: read together, at another time than the totals."""
+        kept = {name: value for name, value in counts.items() if gpu_memory.outlives_reset(name)}
+        volatile = {name: value for name, value in counts.items() if name not in kept}
+        self._counts.update(counts)
+        found: list[Counter] = []
+        for series, values, born in (("ecc kept", kept, ""), ("ecc", volatile, incarnation)):
+            if values:
+                found += self._moved(self.gpu.component, series, values, at, now_s, born)
+        return found
+
+    def more_errors(self, counts: Mapping[str, int]) -> bool:
+        """Whether a total that is cheap to read says that there is more to know about the memory."""
+        names = [name for name in counts if name.startswith(("ecc_", "remapped_rows"))]
+        grew = any(counts[name] != self._counted_before.get(name, counts[name]) for name in names)
+        self._counted_before.update({name: counts[name] for name in names})
+        return grew
+
+    def nvlinks(self, links: Mapping[int, Mapping[str, int]], at: datetime, now_s: float, incarnation: str) -> list[Counter]:
+        found: list[Counter] = []
+        place = self.gpu.attrs.get("pci") or self.gpu.attrs.get("index", "")
+        covered = []
+        for link, values in links.items():
+            component = ids.nvlink_id(self._host, place, link)
+            covered.append(component)
+            counts = {name: value for name, value in values.items() if name != gpu_links.STATE}
+            if counts:
+                found += self._moved(component, "link", counts, at, now_s, incarnation)
+            if gpu_links.STATE in values:
+                self._put(gpu_links.link_state(component, self.gpu.component, values[gpu_links.STATE], at))
+        self.links = tuple(covered)
+        return found
+
+    def describe(self, values: Mapping[str, Any], at: datetime) -> None:
+        """The states that `values` tell of."""
+        self._max |= {name: values[name] for name in ("pcie_gen_max", "pcie_width_max") if name in values}
+        if "pcie_gen" in values and "pcie_width" in values:
+            self._put(self._pcie(values, at))
+        if "ecc_mode" in values:
+            ecc = {name: count for name, count in self._counts.items() if name.startswith("ecc_")}
+            self._put(gpu_memory.ecc_state(self.gpu, tuple(values["ecc_mode"]), ecc, at))
+        if "rows" in values:
+            self._put(gpu_memory.row_remap_state(self.gpu, values["rows"], values.get("banks"), at))
+        elif "retired_single" in values or "retired_double" in values:
+            single, double, pending = (values.get(f"retired_{name}") for name in ("single", "double", "pending"))
+            self._put(gpu_memory.retired_pages_state(self.gpu, single, double, pending, at))
+        if "recovery_action" in values:
+            self._put(gpu_memory.recovery_action_state(self.gpu, values["recovery_action"], at))
+        if "fabric" in values:
+            self._put(fabric_state(self.gpu, at=at, **values["fabric"]))
+        if "mig_mode" in values:
+            self._put(_mig_state(self.gpu, values["mig_mode"], values.get("mig_instances", {}), at))
+
+    def ranks(self, processes: Sequence[Process], ranks: Sequence[RankRegistered], at: datetime) -> None:
+        self._put(ranks_state(self.gpu, processes, ranks, at))
+
+    def _put(self, state: State) -> None:
+        key = (state.component, state.name)
+        known = self._states.get(key)
+        if known is None or known.value != state.value or known.attrs != state.attrs:
+            self.version += 1
+        self._states[key] = state
+
+    def _gauge(self, name: str, value: float, at: datetime) -> Gauge:
+        return Gauge(component=self.gpu.component, name=name, observed_at=at, value=float(value))
+
+    def _moved(
+        self, component: ComponentId, series: str, values: Mapping[str, int], at: datetime, now_s: float, incarnation: str
+    ) -> tuple[Counter, ...]:
+        deltas = self._deltas.get((component, series))
+        if deltas is None:
+            deltas = self._deltas[component, series] = Deltas(component, _WIDTHS)
+        return deltas.update(Reading(values=values, at=at, monotonic_s=now_s, incarnation=incarnation))
+
+    def _pcie(self, values: Mapping[str, Any], at: datetime) -> State:
+        """An idle GPU lowers its generation to save power; a width below its maximum is no saving."""
+        attrs = {"gen": str(values["pcie_gen"]), "width": str(values["pcie_width"])}
+        attrs |= {name.removeprefix("pcie_"): str(value) for name, value in self._max.items()}
+        return State(
+            component=self.gpu.component,
+            name="pcie_link",
+            observed_at=at,
+            value=f"gen{values['pcie_gen']} x{values['pcie_width']}",
+            attrs=attrs,
+        )
+
+
+def _mig_state(gpu: Gpu, mode: Sequence[int], instances: Mapping[str, str], at: datetime) -> State:
+    """`instances`: UUID by `<gpu instance>/<compute instance>`."""
+    now, pending = ("on" if each else "off" for each in mode)
+    attrs = {f"instance:{place}": uuid for place, uuid in sorted(instances.items())}
+    if pending != now:
+        attrs["pending"] = pending
+    return State(component=gpu.component, name="mig", observed_at=at, value=now, attrs=attrs)
