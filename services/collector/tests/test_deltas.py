@@ -75,6 +75,28 @@ def test_a_counter_that_cannot_wrap_shows_that_its_neighbour_did_not_either() ->
     assert last({"q": 2**32 - 10, "down": 9}, {"q": 6, "down": 1})["down"] == (1, CounterDoubt.RESET)
 
 
+def test_a_witness_tells_two_wraps_at_once_from_a_reset() -> None:
+    wrapped = {"q": (16, CounterDoubt.WRAPPED), "r": (7, CounterDoubt.WRAPPED)}
+    before, after = {"q": 2**32 - 10, "r": 2**32 - 5}, {"q": 6, "r": 2}
+    assert last(before | {"bytes": 2**40}, after | {"bytes": 2**40 + 9}) == wrapped | {"bytes": (9, CounterDoubt.NONE)}
+    assert last(before | {"s": 1000}, after | {"s": 1000}) == wrapped
+    assert last(before | {"s": 3}, after | {"s": 3})["q"] == (6, CounterDoubt.RESET)
+
+
+def test_what_rose_while_others_were_reset_is_a_lower_bound() -> None:
+    assert last({"bytes": 900, "q": 5}, {"bytes": 4, "q": 8})["q"] == (3, CounterDoubt.RESET)
+
+
+def test_a_32_bit_data_counter_saturates_and_a_64_bit_one_goes_on() -> None:
+    assert describe("port_rcv_data").width is Width.SATURATES_32
+    deltas = Deltas("nic:h0/mlx5_0/1", {"d": Width.SATURATES_32})
+    told = []
+    for number, value in enumerate((2**32 - 6, 2**32 - 1, 2**32 - 1, 2**32 + 4)):
+        told += deltas.update(Reading(values={"d": value}, at=AT, monotonic_s=number, incarnation="b"))
+    assert [(each.delta, each.doubt) for each in told] == [(5, CounterDoubt.SATURATED), (5, CounterDoubt.NONE)]
+    assert deltas.saturated() == frozenset()
+
+
 def test_another_incarnation_is_a_reset_even_of_counters_that_rose() -> None:
     assert last({"q": 5, "bytes": 7}, {"q": 9, "bytes": 2}, incarnations="ab") == {
         "q": (9, CounterDoubt.RESET),
@@ -86,7 +108,7 @@ def test_at_its_ceiling_a_saturating_counter_says_at_least() -> None:
     assert last({"down": 250}, {"down": 255}) == {"down": (5, CounterDoubt.SATURATED)}
     deltas = Deltas("nic:h0/mlx5_0/1", WIDTHS)
     deltas.update(Reading(values={"down": 255, "q": 255}, at=AT, monotonic_s=0, incarnation="b"))
-    assert deltas.saturated() == ("down",)
+    assert deltas.saturated() == {"down"}
 
 
 def test_a_value_above_the_ceiling_proves_a_wider_counter() -> None:
@@ -124,6 +146,78 @@ def test_no_increase_is_negative_or_larger_than_its_counter(readings: list[dict[
 def test_a_saturating_counter_never_wraps(values: list[int]) -> None:
     for told in run(*({"down": value} for value in values)):
         assert all(each.doubt is not CounterDoubt.WRAPPED for each in told)
+
+
+class Hardware:
+    """Counters as a device keeps them, beside what was truly counted."""
+
+    def __init__(self) -> None:
+        self.shown = {"q": 0, "r": 0, "bytes": 0, "down": 0}
+        self.true = dict.fromkeys(self.shown, 0)
+        self.lost = dict.fromkeys(self.shown, 0)  # since the last reading, by a reset
+        self.incarnation = 0
+
+    def count(self, name: str, by: int) -> None:
+        width = WIDTHS[name]
+        self.true[name] += by
+        total = self.shown[name] + by
+        self.shown[name] = min(total, width.ceiling) if width.saturates else total % (width.ceiling + 1)
+
+    def reload(self) -> None:
+        self.incarnation += 1
+        self.shown = dict.fromkeys(self.shown, 0)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("count"), st.sampled_from(sorted(WIDTHS)), st.integers(1, 2**30)),
+        st.tuples(st.just("read"), st.just(""), st.just(0)),
+        st.tuples(st.just("reload"), st.just(""), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS, st.integers(0, 2**32 - 1))
+def test_increases_add_up_to_what_was_counted_through_wraps_ceilings_and_reloads(
+    steps: list[tuple[str, str, int]], start: int
+) -> None:
+    """Exact for a counter that neither stood at its ceiling nor lost counts to a reload; else a lower bound that says so.
+    Between two readings each 32-bit counter counts less than half its range, as the collector's interval sees to."""
+    hardware, deltas = Hardware(), Deltas("nic:h0/mlx5_0/1", WIDTHS)
+    hardware.shown |= {"q": start, "bytes": 2**40}  # a device that has run for a while
+    told, doubts = dict.fromkeys(WIDTHS, 0), {name: set[CounterDoubt]() for name in WIDTHS}
+    inexact: set[str] = set()
+    unread = dict.fromkeys(WIDTHS, 0)
+    second = 0
+
+    def read() -> None:
+        nonlocal second
+        second += 1
+        reading = Reading(
+            values=dict(hardware.shown), at=AT, monotonic_s=second, incarnation=str(hardware.incarnation), lifespan_s=0.5
+        )
+        for each in deltas.update(reading):
+            told[each.name] += each.delta
+            doubts[each.name].add(each.doubt)
+        unread.update(dict.fromkeys(unread, 0))
+
+    read()
+    for what, name, by in [*steps, ("read", "", 0)]:
+        if what == "read":
+            read()
+        elif what == "reload":
+            inexact |= {each for each, count in unread.items() if count}
+            hardware.reload()
+        elif unread[name] + by < 2**31:
+            unread[name] += by
+            hardware.count(name, by)
+            if WIDTHS[name].saturates and hardware.shown[name] == WIDTHS[name].ceiling:
+                inexact.add(name)
+    for name in WIDTHS:
+        assert told[name] <= hardware.true[name]
+        if name not in inexact:
+            assert told[name] == hardware.true[name], (name, doubts[name])
 
 
 def test_names_of_other_vendors_mean_the_same() -> None:

@@ -1,6 +1,10 @@
 """RDMA devices under /sys/class/infiniband: what each port is, and how its counters moved.
 
-    <root>/class/infiniband/<device>/ports/<n>/{state,phys_state,rate,link_layer,counters/,hw_counters/}
+    <root>/class/infiniband/<device>/ports/<n>/{state,phys_state,rate,lid,link_layer,counters/,hw_counters/,gids/,pkeys/}
+
+The tree is listed when devices come or go or a driver is loaded anew (its folder is another one then), and its files stay
+open in between. Addresses are many files and change rarely: they are read once a minute, and when the state, the LID or an
+address of an interface has changed. Counters that sysfs lacks are asked for over netlink.
 
 Reading a counter asks the adapter's firmware. On a function that may not answer (a restricted VF) that fills the kernel
 log with errors of our own making, so a device can be left out by name. A counter that cannot be read is left out of
@@ -9,18 +13,45 @@ this reading; a device none of whose files can be read is trouble, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
+from goodput_collector.adapters.netdevs import Pods, function_of
+from goodput_collector.adapters.rdma_hints import AddressHints
+from goodput_collector.adapters.rdma_netlink import RdmaStatistics
+from goodput_collector.adapters.rdma_ports import Descriptors, PortFiles, Stale
 from goodput_collector.application.ports import Absent, Reading, Unreadable
-from goodput_collector.application.rdma_tree import FOLDERS, Port, counters_of, ports_in, state_of
+from goodput_collector.application.rdma_tree import Port, identity_of, ports_in, word_of
 from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.deltas import Deltas
 from goodput_collector.domain.deltas import Reading as CounterReading
+from goodput_collector.domain.rdma_addresses import Addresses, address
 from goodput_collector.domain.rdma_counters import describe
+from goodput_collector.domain.rdma_rate import Rates, gbps
 from goodput_common.contracts.telemetry import Sample, Source, State
 from goodput_common.runtime.clock import Clock
+
+_ADDRESSES_EVERY_S = 60.0
+_ADDRESSES_APART_S = 5.0  # however often interfaces change
+_HW = "hw_counters"
+_LISTINGS_MAX = 3
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is kept of a port while it is open; its deltas and addresses outlive a reopening."""
+
+    files: PortFiles
+    incarnation: str
+    attrs: dict[str, str]
+    board: str
+    state: State | None = None
+    read: tuple[dict[str, str], int] | None = None  # what it was made from
 
 
 class RdmaReader:
@@ -38,8 +69,11 @@ class RdmaReader:
         clock: Clock,
         sys_root: Path = Path("/sys"),
         ignore: Collection[str] = (),
-        interval_s: float = 5.0,
+        interval_s: float = 1.0,
         full_every_s: float = 60.0,
+        descriptors: Descriptors | None = None,
+        statistics: RdmaStatistics | None = None,
+        pods: Pods | None = None,
     ) -> None:
         self.interval_s = interval_s
         self._root = sys_root / "class" / "infiniband"
@@ -47,75 +81,186 @@ class RdmaReader:
         self._boot_id = boot_id
         self._clock = clock
         self._ignore = frozenset(ignore)
+        self._descriptors = descriptors or Descriptors()
+        self._statistics = statistics or RdmaStatistics()
+        self._pods = pods if pods is not None else Pods()
+        self._hints: AddressHints | None = None
+        self._ports: list[_Known] = []
+        self._listed: list[tuple[str, int]] | None = None
         self._deltas: dict[tuple[str, str], Deltas] = {}
+        self._saturated: dict[tuple[str, str], set[str]] = {}
+        self._addresses: dict[str, Addresses] = {}
+        self._addresses_at_s = float("-inf")
+        self._addresses_due = True
+        self._rates = Rates()
         self._changes = Changes(full_every_s=full_every_s)
 
     def open(self) -> None:
         if not self._root.is_dir():
             raise Absent(f"no RDMA devices: there is no {self._root}")
+        self._hints = AddressHints()
 
     def wake_fd(self) -> int | None:
         return None
 
     def read(self) -> Reading:
-        now = self._clock.now()
-        states: list[State] = []
-        samples: list[Sample] = []
-        unreadable = []
+        for _ in range(_LISTINGS_MAX):
+            self._list()
+            try:
+                return self._read()
+            except Stale:
+                self._forget()
+        raise Unreadable(f"devices under {self._root} come and go faster than they can be read")
+
+    def close(self) -> None:
+        """What the counters stood at is kept, so that a short outage loses no increase."""
+        self._forget()
+        self._statistics.close()
+        if self._hints is not None:
+            self._hints.close()
+        self._hints = None
+
+    # -- which ports ------------------------------------------------------------------------------------------------
+
+    def _list(self) -> None:
+        """List the ports anew if the devices are not those of the last time."""
         try:
-            ports = list(ports_in(self._root, self._host, self._ignore))
+            with os.scandir(self._root) as entries:  # the inode comes with the name: no further call
+                present = sorted((each.name, each.inode()) for each in entries if each.name not in self._ignore)
         except FileNotFoundError:
+            if self._root.is_dir():
+                self._forget()  # one went while we looked
+                return
             raise Absent(f"no RDMA devices: {self._root} is gone") from None
         except OSError as error:
             raise Unreadable(f"{self._root}: {error.strerror or error}") from None
-        if not ports:
+        if present == self._listed:
+            return
+        self._forget()
+        inodes = dict(present)
+        try:
+            for port in ports_in(self._root, self._host, self._ignore):
+                self._ports.append(self._known(port, inodes.get(port.device.name, 0)))
+        except OSError as error:
+            raise Unreadable(f"{self._root}: {error.strerror or error}") from None
+        if not self._ports:
             raise Absent(f"no RDMA devices in {self._root}")
-        for port in ports:
-            state = state_of(port, now)
+        self._listed = present
+        self._addresses_due = True
+
+    def _known(self, port: Port, inode: int) -> _Known:
+        first = all(each.files.port.device != port.device for each in self._ports)
+        attrs, board = identity_of(port)
+        return _Known(
+            files=PortFiles(port, self._descriptors, first=first),
+            incarnation=f"{self._boot_id}/{inode}",
+            attrs=attrs | function_of(port.device / "device", self._pods),
+            board=board,
+        )
+
+    def _forget(self) -> None:
+        for known in self._ports:
+            known.files.close()
+        self._ports, self._listed = [], None
+        self._statistics.forget()
+
+    # -- what they tell ---------------------------------------------------------------------------------------------
+
+    def _read(self) -> Reading:
+        now, now_s = self._clock.now(), self._clock.monotonic_s()
+        states: list[State] = []
+        samples: list[Sample] = []
+        covered, unreadable = [], []
+        for known in self._ports:
+            port = known.files.port
+            state = self._state(known, now)
             if state is None:
                 unreadable.append(f"{port.device.name}/{port.number}")
                 continue
+            covered.append(port.component)
             states.append(state)
-            for folder in FOLDERS:
-                samples += self._moved(port, folder)
-                states += self._saturated(port, folder, now)
+            for folder, values in self._counters(known):
+                deltas = self._deltas_of(known, folder)
+                if values:
+                    samples += deltas.update(
+                        CounterReading(
+                            values=values,
+                            at=now,
+                            monotonic_s=now_s,
+                            incarnation=known.incarnation,
+                            lifespan_s=known.files.lifespan_s if folder == _HW else 0.0,
+                        )
+                    )
+                states += self._at_their_end(port.component, folder, deltas.saturated(), now)
+        samples += self._changed_addresses(now, now_s)
         trouble = f"cannot read {', '.join(unreadable)}" if unreadable else ""
-        return Reading(samples=[*samples, *self._changes.of(states, self._clock.monotonic_s())], trouble=trouble)
+        return Reading(samples=[*samples, *self._changes.of(states, now_s)], trouble=trouble, covered=covered)
 
-    def close(self) -> None:
-        """Nothing is held open; what the counters stood at is kept, so that a short outage loses no increase."""
+    def _state(self, known: _Known, now: datetime) -> State | None:
+        port, found = known.files.port, known.files.state()
+        if found is None:
+            return None
+        as_before = (found, self._rates.changes)
+        if known.read == as_before and known.state is not None:
+            return msgspec.structs.replace(known.state, observed_at=now)
+        value = word_of(found["state"])
+        attrs = dict(known.attrs)
+        for name in ("phys_state", "rate"):
+            if name in found:
+                attrs[name] = word_of(found[name])
+        if lid := address("lid", found.get("lid", "")):
+            attrs["lid"] = lid
+        active, rate = value == "ACTIVE", found.get("rate", "")
+        best = self._rates.best(known.board, port.number, rate, active=active, name=port.component)
+        if active and best is not None and (gbps(rate) or best) < best:
+            attrs |= {"rate_max_gbps": f"{best:g}", "degraded": "true"}
+        known.read, self._addresses_due = (found, self._rates.changes), True
+        known.state = State(component=port.component, name="port_state", observed_at=now, value=value, attrs=attrs)
+        return known.state
 
-    def _moved(self, port: Port, folder: str) -> list[Sample]:
-        values, lifespan_s = counters_of(port, folder)
-        if not values:
-            return []
-        deltas = self._deltas.get((port.component, folder))
+    def _counters(self, known: _Known) -> Iterator[tuple[str, dict[str, int]]]:
+        files = known.files
+        for folder in files.folders:
+            yield folder, files.counters(folder)
+        if _HW not in files.folders:
+            values = {}
+            for name, value in self._statistics.counters(files.port.device.name, files.port.number).items():
+                counter = describe(name)
+                files.widths.setdefault(counter.name, counter.width)
+                values[counter.name] = value
+            yield _HW, values
+
+    def _deltas_of(self, known: _Known, folder: str) -> Deltas:
+        component = known.files.port.component
+        deltas = self._deltas.get((component, folder))
         if deltas is None:
-            widths = {name: describe(name).width for name in values}
-            deltas = self._deltas[port.component, folder] = Deltas(port.component, widths)
-        return list(
-            deltas.update(
-                CounterReading(
-                    values=values,
-                    at=self._clock.now(),
-                    monotonic_s=self._clock.monotonic_s(),
-                    incarnation=f"{self._boot_id}/{_inode(port.device)}",
-                    lifespan_s=lifespan_s,
-                )
-            )
-        )
+            deltas = self._deltas[component, folder] = Deltas(component, known.files.widths)
+        return deltas
 
-    def _saturated(self, port: Port, folder: str, now: datetime) -> list[State]:
-        deltas = self._deltas.get((port.component, folder))
-        return [
-            State(component=port.component, name=f"counter:{name}", observed_at=now, value="saturated")
-            for name in (deltas.saturated() if deltas is not None else ())
-        ]
+    def _at_their_end(self, component: str, folder: str, standing: frozenset[str], now: datetime) -> Iterator[State]:
+        """Counters that stand at their ceiling tell of nothing more, and say so; and when they count again."""
+        ever = self._saturated.setdefault((component, folder), set())
+        ever |= standing
+        for name in sorted(ever):
+            value = "saturated" if name in standing else "counting"
+            yield State(component=component, name=f"counter:{name}", observed_at=now, value=value)
 
-
-def _inode(path: Path) -> int:
-    """A driver that is loaded again makes its folders anew."""
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0
+    def _changed_addresses(self, now: datetime, now_s: float) -> list[Sample]:
+        if self._hints is not None and self._hints.changed():
+            self._addresses_due = True
+        age_s = now_s - self._addresses_at_s
+        if age_s < (_ADDRESSES_APART_S if self._addresses_due else _ADDRESSES_EVERY_S):
+            return []
+        self._addresses_at_s, self._addresses_due = now_s, False
+        self._pods.refresh()
+        events: list[Sample] = []
+        for known in self._ports:
+            files, component = known.files, known.files.port.component
+            files.refresh_lifespan()
+            found = files.addresses()
+            if lid := known.state.attrs.get("lid", "") if known.state is not None else "":
+                found["lid", 0] = lid
+            attrs = {"device": files.port.device.name}
+            addresses = self._addresses.setdefault(component, Addresses(component, attrs))
+            events += addresses.update(found, now)
+        return events

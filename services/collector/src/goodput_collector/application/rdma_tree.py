@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goodput_collector.domain.nic_log import pci_name
-from goodput_collector.domain.rdma_counters import NOT_COUNTERS, NOT_REPORTED, describe
+from goodput_collector.domain.rdma_counters import NOT_COUNTERS, describe, is_reported
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import State
 
@@ -43,15 +43,23 @@ def state_of(port: Port, at: datetime) -> State | None:
     state = _text(port.path / "state")
     if state is None:
         return None
-    attrs = {"device": port.device.name}
-    for name in ("phys_state", "rate", "link_layer"):
+    attrs, _ = identity_of(port)
+    for name in ("phys_state", "rate"):
         if (value := _text(port.path / name)) is not None:
-            attrs[name] = _word(value)
+            attrs[name] = word_of(value)
+    return State(component=port.component, name="port_state", observed_at=at, value=word_of(state), attrs=attrs)
+
+
+def identity_of(port: Port) -> tuple[dict[str, str], str]:
+    """(what of a port does not change while its driver is loaded, its board: "" where unknown)."""
+    attrs = {"device": port.device.name}
+    if (layer := _text(port.path / "link_layer")) is not None:
+        attrs["link_layer"] = layer
     if (pci := pci_of(port.device / "device")) != "":
         attrs["pci"] = pci
     if names := netdevs_of(port.device / "device"):
         attrs["netdev"] = names[min(port.number, len(names)) - 1]
-    return State(component=port.component, name="port_state", observed_at=at, value=_word(state), attrs=attrs)
+    return attrs, _text(port.device / "board_id") or _text(port.device / "hca_type") or ""
 
 
 def counters_of(port: Port, folder: str) -> tuple[dict[str, int], float]:
@@ -68,7 +76,7 @@ def counters_of(port: Port, folder: str) -> tuple[dict[str, int], float]:
             continue
         if file.name in NOT_COUNTERS:
             lifespan_s = number / 1000
-        elif file.name not in NOT_REPORTED:
+        elif is_reported(file.name):
             values[describe(file.name).name] = number
     return values, lifespan_s
 
@@ -101,7 +109,7 @@ def _number(path: Path) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _word(text: str) -> str:
+def word_of(text: str) -> str:
     """`4: ACTIVE` -> ACTIVE; a rate stays as it is."""
     number, colon, word = text.partition(": ")
     return word if colon and number.isdigit() else text

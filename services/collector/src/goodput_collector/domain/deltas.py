@@ -6,11 +6,17 @@ rules:
 
 * another boot, or another incarnation of the driver: a reset, of every counter;
 * a counter that saturates cannot wrap, nor does a 64-bit one in anybody's lifetime: a fall is a reset;
-* several counters of one port falling at once: a reset, of all of them;
+* several 32-bit counters of one port falling at once: a reset of all of them, unless a witness speaks against it: another
+  counter of the set that is beyond 32 bits and has not fallen, or stands unmoved at a number that it would hardly have
+  reached again;
 * one 32-bit counter falling alone: a wrap, unless it would have to have counted more than half its range since.
 
-At its ceiling a saturating counter says "at least". A value above the ceiling proves that this driver counts further.
-`lifespan` is how long the driver answers from a cache: a reading sooner than that is old news, and is left out.
+What cannot be told from readings alone, and how it comes out then: what was counted between the last reading and a reset is
+lost (the delta is a lower bound, `reset`); a counter that was reset and has since counted beyond its last reading looks as
+if it had gone on (a lower bound; `reset` where another shows that the set was reset); two wraps between two readings look
+like one. At its ceiling a saturating counter says "at least". A value above the ceiling proves that this driver counts
+further. `lifespan` is how long the driver answers from a cache: a reading sooner than that is old news, and is left out.
+Intervals are of the monotonic clock, so a step of the wall clock changes no rate.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Counter, CounterDoubt
 
 _WRAP_PLAUSIBLE_SHARE = 0.5
+_UNMOVED_WITNESS = 16  # hardly counted again to the same number within one interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,33 +45,38 @@ class Reading:
 
 
 class Deltas:
-    """Remembers the last reading of one port (or of any set of counters that is reset together)."""
+    """Remembers the last reading of one port (or of any set of counters that is reset together).
+
+    Most counters stand still between two readings a second apart; only those that moved are looked at.
+    """
 
     def __init__(self, component: ComponentId, widths: Mapping[str, Width]) -> None:
         self._component = component
         self._widths = dict(widths)
-        self._last: dict[str, tuple[int, float]] = {}
-        self._incarnation: str | None = None
+        self._values: Mapping[str, int] = {}  # of the last reading
         self._read_at_s: float | None = None
+        self._missing: dict[str, tuple[int, float]] = {}  # what the last reading lacked: value and when it was read
+        self._incarnation: str | None = None
+        self._at_ceiling: set[str] = set()
 
     def update(self, reading: Reading) -> tuple[Counter, ...]:
         """The counters that have moved since the last reading. Nothing for a first reading, nor for a cached one."""
         if self._read_at_s is not None and reading.monotonic_s - self._read_at_s < reading.lifespan_s:
             return ()
-        self._read_at_s = reading.monotonic_s
-        for name, value in reading.values.items():
-            if value > self._width(name).ceiling:
-                self._widths[name] = Width.WRAPS_64
+        values, before = reading.values, self._values
         reborn = self._incarnation is not None and self._incarnation != reading.incarnation
-        self._incarnation = reading.incarnation
-        reset = reborn or self._were_reset(reading.values)
+        changed = dict(values if reborn else values.items() - before.items())
+        since: dict[str, tuple[int, float]] = {}
+        for name in changed:
+            if name in before:
+                since[name] = (before[name], self._read_at_s or 0.0)
+            elif name in self._missing:
+                since[name] = self._missing.pop(name)
+        self._note_ends(changed)
+        reset = reborn or self._were_reset(changed, since, values)
         moved = []
-        for name, value in reading.values.items():
-            known = self._last.get(name)
-            self._last[name] = (value, reading.monotonic_s)
-            if known is None:
-                continue
-            delta, doubt = self._delta(name, known[0], value, reborn=reborn, reset=reset)
+        for name in sorted(since):
+            delta, doubt = self._delta(name, since[name][0], changed[name], reborn=reborn, reset=reset)
             if delta > 0:
                 moved.append(
                     Counter(
@@ -72,40 +84,62 @@ class Deltas:
                         name=name,
                         observed_at=reading.at,
                         delta=delta,
-                        interval_s=round(reading.monotonic_s - known[1], 3),
-                        value=value,
+                        interval_s=round(reading.monotonic_s - since[name][1], 3),
+                        value=changed[name],
                         doubt=doubt,
                     )
                 )
+        if before.keys() != values.keys():
+            for name in before.keys() - values.keys():
+                self._missing[name] = (before[name], self._read_at_s or 0.0)
+        self._values, self._read_at_s, self._incarnation = values, reading.monotonic_s, reading.incarnation
         return tuple(moved)
 
-    def saturated(self) -> tuple[str, ...]:
+    def saturated(self) -> frozenset[str]:
         """The counters that stand at their ceiling now: they will not tell of anything more."""
-        return tuple(
-            name
-            for name, (value, _) in self._last.items()
-            if self._width(name).saturates and value == self._width(name).ceiling
-        )
+        return frozenset(self._at_ceiling)
+
+    def _note_ends(self, changed: Mapping[str, int]) -> None:
+        for name, value in changed.items():
+            width = self._width(name)
+            if value > width.ceiling:
+                self._widths[name] = Width.WRAPS_64
+            if width.saturates and value == width.ceiling:
+                self._at_ceiling.add(name)
+            else:
+                self._at_ceiling.discard(name)
 
     def _width(self, name: str) -> Width:
         return self._widths.get(name, Width.WRAPS_64)
 
-    def _fell(self, values: Mapping[str, int]) -> list[str]:
-        return [name for name, value in values.items() if name in self._last and value < self._last[name][0]]
+    def _were_reset(
+        self, changed: Mapping[str, int], since: Mapping[str, tuple[int, float]], values: Mapping[str, int]
+    ) -> bool:
+        fell = 0
+        for name, (before, _) in since.items():
+            if changed[name] < before:
+                if not self._may_have_wrapped(name, before, changed[name]):
+                    return True
+                fell += 1
+        return fell > 1 and not any(self._speaks_against_a_reset(name, value) for name, value in values.items())
 
-    def _were_reset(self, values: Mapping[str, int]) -> bool:
-        fell = self._fell(values)
-        return len(fell) > 1 or any(self._width(name) is not Width.WRAPS_32 for name in fell)
+    def _may_have_wrapped(self, name: str, before: int, value: int) -> bool:
+        width = self._width(name)
+        counted = value + width.ceiling + 1 - before
+        return width is Width.WRAPS_32 and counted <= width.ceiling * _WRAP_PLAUSIBLE_SHARE
+
+    def _speaks_against_a_reset(self, name: str, value: int) -> bool:
+        before = self._values.get(name, 0)
+        return before > Width.WRAPS_32.ceiling <= value >= before or value == before >= _UNMOVED_WITNESS
 
     def _delta(self, name: str, before: int, value: int, *, reborn: bool, reset: bool) -> tuple[int, CounterDoubt]:
         width = self._width(name)
         if reborn or (reset and value < before):
             return value, CounterDoubt.RESET
         if value < before:
-            wrapped = value + width.ceiling + 1 - before
-            if wrapped > width.ceiling * _WRAP_PLAUSIBLE_SHARE:
-                return value, CounterDoubt.RESET
-            return wrapped, CounterDoubt.WRAPPED
+            return value + width.ceiling + 1 - before, CounterDoubt.WRAPPED
+        if reset:  # it may have been reset with the others: then it has counted `value`, at least what it rose by
+            return value - before, CounterDoubt.RESET
         if width.saturates and value == width.ceiling:
             return value - before, CounterDoubt.SATURATED
         return value - before, CounterDoubt.NONE

@@ -1,0 +1,174 @@
+"""The files of one RDMA port, kept open: a second reading of a port costs one system call a counter and nothing else.
+
+A file of sysfs gives its present content whenever it is read from its start. It is closed when the device goes (its driver
+was unloaded): reads then fail with ENODEV, and the tree is to be listed anew. A process may have only so many files open;
+past `Descriptors.left` a file is opened for each reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import resource
+from pathlib import Path
+from typing import NamedTuple
+
+from goodput_collector.application.rdma_tree import FOLDERS, Port
+from goodput_collector.domain.rdma_addresses import address
+from goodput_collector.domain.rdma_counters import DEVICE_COUNTERS, Width, describe, is_reported
+
+GIDS_MAX, PKEYS_MAX = 64, 16
+DEVICE_FOLDER = "device"
+STATE_FILES = ("state", "phys_state", "rate", "lid")
+_COUNTER_BYTES, _TEXT_BYTES = 32, 256
+_COUNTER_SIZES, _STARTS = itertools.repeat(_COUNTER_BYTES), itertools.repeat(0)
+_SHARE = 2  # of the files that this process may have open, a half at most
+_GONE = (errno.ENODEV, errno.ENXIO)
+
+
+class _Kept(NamedTuple):
+    name: str
+    path: str
+    fd: int  # -1: opened for each reading
+
+
+class Stale(Exception):
+    """The device behind an open file is no more: list the tree anew."""
+
+
+class Descriptors:
+    """How many more files may be kept open."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.left = limit if limit is not None else resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE
+
+    def open(self, path: str) -> int:
+        """-1 where none is left. Raises OSError."""
+        if self.left <= 0:
+            return -1
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.left -= 1
+        return fd
+
+    def close(self, fd: int) -> None:
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+            self.left += 1
+
+
+class PortFiles:
+    """`folders` that have counters, by name; `first` of its device's ports carries what belongs to the device."""
+
+    def __init__(self, port: Port, descriptors: Descriptors, *, first: bool) -> None:
+        self.port = port
+        self._descriptors = descriptors
+        self._path = str(port.path)
+        self._state: list[_Kept] = []
+        self._counters: dict[str, list[_Kept]] = {}
+        self._fast: dict[str, tuple[list[str], list[int]]] = {}  # the same where every file is open
+        self.widths: dict[str, Width] = {}
+        self.lifespan_s = 0.0
+        for name in STATE_FILES:
+            self._keep(self._state, name, f"{self._path}/{name}")
+        for folder in FOLDERS:
+            self._keep_counters(folder, f"{self._path}/{folder}")
+        if first:
+            self._keep_counters(DEVICE_FOLDER, f"{port.device}/hw_counters", only=DEVICE_COUNTERS)
+        self.refresh_lifespan()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return tuple(self._counters)
+
+    def state(self) -> dict[str, str] | None:
+        """state, phys_state, rate and lid as the files have them; None when not even the state is. Raises Stale."""
+        found = {}
+        for name, path, fd in self._state:
+            try:
+                raw = os.pread(fd, _TEXT_BYTES, 0) if fd >= 0 else _once(path, _TEXT_BYTES)
+            except OSError as error:
+                if error.errno in _GONE:
+                    raise Stale from None
+                continue
+            found[name] = raw.decode("utf-8", "replace").strip()
+        return found if found.get("state") else None
+
+    def counters(self, folder: str) -> dict[str, int]:
+        """Counter -> value, under mlx5's names; what cannot be read, or is no number, is left out. Raises Stale."""
+        if (fast := self._fast.get(folder)) is not None:
+            try:  # one pass without a line of Python a counter
+                return dict(zip(fast[0], map(int, map(os.pread, fast[1], _COUNTER_SIZES, _STARTS)), strict=True))
+            except (ValueError, OSError):
+                pass  # some of them: with care, then
+        values = {}
+        pread = os.pread
+        for name, path, fd in self._counters[folder]:
+            try:
+                value = int(pread(fd, _COUNTER_BYTES, 0) if fd >= 0 else _once(path, _COUNTER_BYTES))
+            except ValueError:
+                continue
+            except OSError as error:
+                if error.errno in _GONE:
+                    raise Stale from None
+                continue
+            if value >= 0:
+                values[name] = value
+        return values
+
+    def addresses(self) -> dict[tuple[str, int], str]:
+        """(what, index) -> address, for those that there are."""
+        found = {}
+        for what, folder, count in (("gid", "gids", GIDS_MAX), ("pkey", "pkeys", PKEYS_MAX)):
+            for index in range(count):
+                try:
+                    text = _once(f"{self._path}/{folder}/{index}", _TEXT_BYTES).decode("ascii", "replace")
+                except FileNotFoundError:
+                    break  # the table ends here
+                except OSError:
+                    continue  # an empty place: the kernel says EINVAL
+                if told := address(what, text):
+                    found[what, index] = told
+        return found
+
+    def refresh_lifespan(self) -> None:
+        try:
+            self.lifespan_s = int(_once(f"{self._path}/hw_counters/lifespan", _COUNTER_BYTES)) / 1000
+        except (OSError, ValueError):
+            self.lifespan_s = 0.0
+
+    def close(self) -> None:
+        for kept in (self._state, *self._counters.values()):
+            for _, _, fd in kept:
+                self._descriptors.close(fd)
+        self._state, self._counters, self._fast = [], {}, {}
+
+    def _keep(self, kept: list[_Kept], name: str, path: str) -> None:
+        with contextlib.suppress(OSError):
+            kept.append(_Kept(name, path, self._descriptors.open(path)))
+
+    def _keep_counters(self, folder: str, path: str, *, only: frozenset[str] | None = None) -> None:
+        try:
+            names = sorted(each.name for each in Path(path).iterdir())
+        except OSError:
+            return
+        kept: list[_Kept] = []
+        for name in names:
+            if is_reported(name) and (only is None or name in only):
+                counter = describe(name)
+                self.widths[counter.name] = counter.width
+                self._keep(kept, counter.name, f"{path}/{name}")
+        if kept:
+            self._counters[folder] = kept
+        if kept and all(fd >= 0 for _, _, fd in kept):
+            self._fast[folder] = [name for name, _, _ in kept], [fd for _, _, fd in kept]
+
+
+def _once(path: str, size: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, size)
+    finally:
+        os.close(fd)
