@@ -40,6 +40,10 @@ class Settings(CommonSettings):
     storage_stalled_after_s: float = Field(
         20.0, ge=2, le=3600, description="a disk or mount that has answered nothing for so long while asked has stalled"
     )
+    switches: Path | None = Field(None, description="switches to ask over gNMI or SNMP (a JSON file); none: no switches")
+    switch_topology: Path | None = Field(
+        None, description="a drawn fabric (JSON) in which the neighbours that switches tell of are looked up"
+    )
     process_interval_s: float = Field(0.5, ge=0.1, le=60)
     heartbeat_s: float = Field(5.0, ge=0.5, le=300)
     history_s: float = Field(600.0, ge=0, description="how old a kernel message may be to be told at the first start")

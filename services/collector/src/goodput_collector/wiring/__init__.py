@@ -7,16 +7,17 @@ says `absent` by itself, and is looked for again, because devices appear.
 from __future__ import annotations
 
 from goodput_collector.application.ports import SourceReader
-from goodput_collector.wiring import host, job, logs, network
+from goodput_collector.wiring import host, job, logs, network, switches
 from goodput_collector.wiring.given import Given
 from goodput_common.contracts.telemetry import Source
 
-FAMILIES = (logs, network, host, job)
+FAMILIES = (logs, network, host, job, switches)
 
 
 SWITCHED_ON_BY = {
     Source.KERNEL_LOG: "GOODPUT_KERNEL_LOG=/dev/kmsg",
     Source.JOB_LOG: "GOODPUT_JOB_LOGS=<globs>",
+    Source.SWITCH: "GOODPUT_SWITCHES=<file of JSON>",
 }
 """What a source that is not read by itself is told by."""
 

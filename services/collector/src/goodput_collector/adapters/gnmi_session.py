@@ -1,0 +1,209 @@
+"""One conversation with one switch: what it can do, then a task for each stream, and an inbox in between.
+
+Everything here but `Inbox.take` runs in the hub's thread. The inbox is bounded: when it is full, nobody reads from the
+connection any more, gRPC tells the switch to wait, and the switch folds what it would have sent. Nothing is dropped here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from pygnmi.spec.v080 import gnmi_pb2, gnmi_pb2_grpc
+
+from goodput_collector.adapters import gnmi_channel, gnmi_wire
+from goodput_collector.adapters.switch_hub import Hub
+from goodput_collector.application.ports import Unreadable
+from goodput_collector.domain.gnmi_streams import Attempt, Kind, Stream, Way, encoding, kind_of, ladder, origins_of, streams
+from goodput_collector.domain.switch_list import Credentials, Switch
+from goodput_common.runtime.clock import Clock
+
+INBOX_MESSAGES_MAX = 4_096
+INBOX_BYTES_MAX = 32 << 20
+ASK_S = 5.0
+GET_S = 10.0
+REFUSED_AGAIN_S = 300.0
+_REFUSED = frozenset({"UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNKNOWN"})
+
+
+class Arrived(NamedTuple):
+    """A notification, not yet taken apart."""
+
+    attempt: Attempt
+    message: Any
+    at: datetime
+    monotonic_s: float
+
+
+class Inbox:
+    """From the hub's thread to the reader's."""
+
+    def __init__(self, hub: Hub, wake_fd: int) -> None:
+        self._hub = hub
+        self._wake_fd = wake_fd
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Arrived, int]] = deque()
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def put(self, arrived: Arrived, size: int) -> None:
+        await self._room.wait()
+        with self._lock:
+            self._waiting.append((arrived, size))
+            self._bytes += size
+            full = len(self._waiting) >= INBOX_MESSAGES_MAX or self._bytes >= INBOX_BYTES_MAX
+        if full:
+            self._room.clear()
+        if arrived.attempt.stream.urgent or full:
+            self.wake()
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake_fd, 1)
+
+    def take(self) -> list[Arrived]:
+        """All that is there. Called by the reader."""
+        with self._lock:
+            taken = [arrived for arrived, _ in self._waiting]
+            self._waiting.clear()
+            self._bytes = 0
+        self._hub.soon(self._room.set)
+        return taken
+
+
+class Session:
+    """`failure` is set when the conversation is over; `refused` names the streams that the switch does not give."""
+
+    def __init__(self, switch: Switch, credentials: Credentials, inbox: Inbox, clock: Clock) -> None:
+        self._switch = switch
+        self._metadata = gnmi_channel.metadata(credentials)
+        self._inbox = inbox
+        self._clock = clock
+        self._channel: grpc.aio.Channel | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._encoding = ""
+        self.kind = Kind.AUTO
+        self.failure: Unreadable | None = None
+        self.refused: dict[str, str] = {}
+        self.ways: dict[str, Way] = {}
+        self.heard_at_s = clock.monotonic_s()
+
+    async def open(self, channel: Callable[[], grpc.aio.Channel]) -> None:
+        """Connect, ask what the switch can do, and begin. Raises Unreadable."""
+        self._channel = channel()
+        stub = gnmi_pb2_grpc.gNMIStub(self._channel)
+        try:
+            answer = await stub.Capabilities(gnmi_wire.capabilities(), metadata=self._metadata, timeout=ASK_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code().name != "UNIMPLEMENTED" or self._switch.kind is Kind.AUTO:
+                raise self._unreadable(error) from None
+            answer = gnmi_pb2.CapabilityResponse()
+        models = gnmi_wire.models(answer)
+        self.kind = kind_of(models) if self._switch.kind is Kind.AUTO else self._switch.kind
+        self._encoding = encoding(self.kind, gnmi_wire.encodings(answer))
+        origins = origins_of(models)
+        self.heard_at_s = self._clock.monotonic_s()
+        for stream in streams(self.kind, sample_s=self._switch.sample_s):
+            following = self._follow(stub, stream, origins)
+            self._tasks.append(asyncio.create_task(following, name=f"{self._switch.name} {stream.name}"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close(grace=None)
+
+    async def _follow(self, stub: Any, stream: Stream, origins: frozenset[str]) -> None:
+        """Down the ladder until one way is taken; after that, any failure ends the session. What is refused altogether is
+        asked for again later: a table may not be there before its first row is."""
+        try:
+            while (why := await self._descend(stub, stream, origins)) is not None:
+                if stream.required:
+                    remedy = "see what its gNMI server can do"
+                    return self._fail(Unreadable(f"the switch gives no {stream.name}: {why}", remedy=remedy))
+                self.refused[stream.name] = why
+                await asyncio.sleep(REFUSED_AGAIN_S)
+        except asyncio.CancelledError:
+            raise
+        except (DecodeError, ValueError) as error:
+            self._fail(Unreadable(f"the switch answers with something else than gNMI: {error}"))
+        except Exception as error:  # noqa: BLE001 - a task's failure must be seen by the reader
+            self._fail(Unreadable(f"{type(error).__name__}: {error}"))
+
+    async def _descend(self, stub: Any, stream: Stream, origins: frozenset[str]) -> str | None:
+        """Returns the last refusal, or None when the session is over."""
+        why = ""
+        for attempt in ladder(stream, origins=origins):
+            self.ways[stream.name] = attempt.way
+            error = await self._try(stub, attempt)
+            if error is None:
+                self._fail(Unreadable(f"the switch has ended the subscription to {stream.name}"))
+                return None
+            if error.code().name not in _REFUSED:
+                self._fail(self._unreadable(error))
+                return None
+            why = f"{error.code().name}: {(error.details() or '')[:80]}"
+        self.ways.pop(stream.name, None)
+        return why
+
+    async def _try(self, stub: Any, attempt: Attempt) -> grpc.aio.AioRpcError | None:
+        """Returns the refusal, if it is one; a failure after the first answer ends the session."""
+        if attempt.way is Way.GET:
+            return await self._fetch(stub, attempt)
+        call = stub.Subscribe(iter([gnmi_wire.subscribe(attempt, self._encoding)]), metadata=self._metadata)
+        answered = False
+        try:
+            async for response in call:
+                if not answered:
+                    answered = True
+                    self.refused.pop(attempt.stream.name, None)
+                if response.WhichOneof("response") == "update":
+                    await self._put(attempt, response.update)
+        except grpc.aio.AioRpcError as error:
+            if answered:
+                self._fail(self._unreadable(error))
+                return None
+            return error
+        finally:
+            call.cancel()
+        return None
+
+    async def _fetch(self, stub: Any, attempt: Attempt) -> grpc.aio.AioRpcError | None:
+        answered = False
+        while True:
+            try:
+                answer = await stub.Get(gnmi_wire.get(attempt, self._encoding), metadata=self._metadata, timeout=GET_S)
+            except grpc.aio.AioRpcError as error:
+                if answered:
+                    self._fail(self._unreadable(error))
+                    return None
+                return error
+            answered = True
+            self.refused.pop(attempt.stream.name, None)
+            for each in answer.notification:
+                await self._put(attempt, each)
+            await asyncio.sleep(attempt.stream.every_s)
+
+    async def _put(self, attempt: Attempt, message: Any) -> None:
+        self.heard_at_s = self._clock.monotonic_s()
+        await self._inbox.put(Arrived(attempt, message, self._clock.now(), self.heard_at_s), message.ByteSize())
+
+    def _unreadable(self, error: grpc.aio.AioRpcError) -> Unreadable:
+        why, remedy = gnmi_channel.reason(error, self._switch.tls)
+        return Unreadable(why, remedy=remedy)
+
+    def _fail(self, failure: Unreadable) -> None:
+        if self.failure is None:
+            self.failure = failure
+        self._inbox.wake()
