@@ -13,8 +13,8 @@ from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.topology import ComponentRecord
 
-ALIAS_ATTRS = ("pci", "uuid", "guid", "netdev", "rdma", "addr", "serial")
-GLOBAL_ATTRS = ("uuid", "guid", "addr", "serial")  # unique in the whole fabric, so they resolve without a host
+ALIAS_ATTRS = ("pci", "uuid", "guid", "netdev", "rdma", "addr", "serial", "mac", "alias")
+GLOBAL_ATTRS = ("uuid", "guid", "addr", "serial", "mac")  # unique in the whole fabric, so they resolve without a host
 
 
 def spellings(alias: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
 from goodput_topology.build import Index, index
+from goodput_topology.merge import Contradiction, merge
 from goodput_topology.paths import PATHS_LISTED, Paths, Router
 
 NEIGHBOURS_MAX = 10_000
@@ -26,10 +27,11 @@ _TIERS = {"leaf": 1, "spine": 2, "core": 3}
 class Fabric:
     """One region's graph. Make it by `Fabric.build`, never by the constructor; it cannot be changed afterwards."""
 
-    __slots__ = ("_below", "_index", "_router", "name")
+    __slots__ = ("_below", "_index", "_router", "contradictions", "name")
 
-    def __init__(self, name: str, checked: Index) -> None:
+    def __init__(self, name: str, checked: Index, contradictions: tuple[Contradiction, ...] = ()) -> None:
         self.name = name
+        self.contradictions = contradictions  # what sources say differently, with what was believed
         self._index = checked
         self._router = Router(checked)
         self._below: dict[ComponentId, tuple[ComponentId, ...]] = {}  # filled on demand: switch -> nics beneath
@@ -45,22 +47,10 @@ class Fabric:
 
     @classmethod
     def from_snapshots(cls, name: str, snapshots: Iterable[TopologySnapshot]) -> Fabric:
-        """From all parts of one or more sources' snapshots. The same record said twice is one; a cable likewise."""
-        components: dict[ComponentId, ComponentRecord] = {}
-        edges: dict[tuple[ComponentId, ComponentId, Relation], EdgeRecord] = {}
-        for part in sorted(snapshots, key=lambda each: (each.source, each.version, each.part)):
-            for record in part.components:
-                known = components.get(record.id)
-                merged = (
-                    record
-                    if known is None
-                    else ComponentRecord(id=record.id, kind=record.kind, attrs=known.attrs | record.attrs)
-                )
-                components[record.id] = merged
-            for edge in part.edges:
-                a, b = sorted((edge.a, edge.b)) if edge.relation is Relation.CABLED else (edge.a, edge.b)
-                edges[a, b, edge.relation] = edge
-        return cls.build(name, components.values(), edges.values())
+        """From all parts of one or more sources' snapshots, by the rules of `goodput_topology.merge`: sources that differ
+        make contradictions, not errors. Raises `build.InvalidFabric` only for a single source that contradicts itself."""
+        merged = merge(snapshots)
+        return cls(name, index(name, merged.components, merged.edges), merged.contradictions)
 
     # ------------------------------------------------------------------------------------------------- records
 

@@ -30,6 +30,7 @@ from goodput_correlator.domain.case import Observed
 from goodput_correlator.domain.timeline import READ
 from goodput_topology.build import InvalidFabric
 from goodput_topology.graph import Fabric
+from goodput_topology.merge import check
 from goodput_topology.snapshot import Assembly
 
 
@@ -102,13 +103,14 @@ class MemoryStore:
             whole = self._assembly.add(part)
             held = snapshots.get(part.source)
             if whole is not None and (held is None or held[0].version < part.version):
+                try:
+                    check(whole)
+                except InvalidFabric as error:
+                    raise StoreRefused(str(error)) from error
                 snapshots[part.source] = whole
         if snapshots == self._snapshots:
             return None
-        try:
-            graph = _joined(self._fabric, snapshots)
-        except InvalidFabric as error:
-            raise StoreRefused(str(error)) from error
+        graph = _joined(self._fabric, snapshots)
         self._snapshots = snapshots
         return graph
 

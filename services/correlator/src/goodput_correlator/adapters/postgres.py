@@ -41,6 +41,7 @@ from goodput_correlator.domain.timeline import READ
 from goodput_topology import postgres as graph_store
 from goodput_topology.build import InvalidFabric
 from goodput_topology.graph import Fabric
+from goodput_topology.merge import check
 from goodput_topology.snapshot import Assembly
 
 WORDS_A_RANK = 2  # its last report and its exit
@@ -189,12 +190,10 @@ class PostgresStore:
             held = await connection.execute(sa.select(table.c.body).where(of_source, table.c.version == part.version))
             whole = _assembled([msgspec.json.decode(body, type=TopologySnapshot) for body in held.scalars()])
             if whole is not None:
+                _check(whole)
                 changed = await graph_store.save(connection, schema.topology, whole) or changed
                 await connection.execute(sa.delete(table).where(of_source, table.c.version <= part.version))
-        try:
-            return await graph_store.load(connection, schema.topology, fabric) if changed else None
-        except InvalidFabric as error:
-            raise StoreRefused(str(error)) from error  # rolls the group back; halving finds the part that made it so
+        return await graph_store.load(connection, schema.topology, fabric) if changed else None
 
     # ------------------------------------------------------------------------------------------------- the grid
 
@@ -316,6 +315,15 @@ def _registration_row(fabric: str, given: Registration) -> dict[str, Any]:
         "fabric": fabric, "job": body.job, "generation": body.generation, "rank": body.rank, "host": body.host,
         "world_size": body.world_size, "id": given.id, "received_at": given.received_at, "body": msgspec.to_builtins(body),
     }  # fmt: skip
+
+
+def _check(whole: Sequence[TopologySnapshot]) -> None:
+    """Sources may contradict each other, but not themselves. Raises StoreRefused: the group is rolled back, and halving it
+    finds the snapshot that made it so."""
+    try:
+        check(whole)
+    except InvalidFabric as error:
+        raise StoreRefused(str(error)) from error
 
 
 def _assembled(parts: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...] | None:

@@ -5,7 +5,7 @@ database (`group_commit`), and hands them to the diagnosis. A crash at any line 
 acknowledged, which comes again and finds its facts stored, or an acknowledged one whose facts a restart reads from the
 store.
 
-A message of the right type that cannot be used (another fabric's, a snapshot that contradicts the graph, bytes the database
+A message of the right type that cannot be used (another fabric's, a snapshot that contradicts itself, bytes the database
 will not take) is rejected with the reason; the stream goes on.
 """
 
@@ -36,6 +36,7 @@ _log = get_logger(__name__)
 ACK_WAIT_S = 5.0  # short: what a killed predecessor had in hand must come again soon (handlers at work extend it)
 STREAMS = ("TELEMETRY", "TOPOLOGY", "JOB")
 RETRY_S = 1.0
+CONTRADICTIONS_SHOWN = 5
 
 
 def consumers(fabric: str, *, slots: int) -> tuple[Consumer, ...]:
@@ -178,5 +179,12 @@ class Ingest:
         if written.topology is not None:
             received = [each.received_at for each in writes if each.topology and each.received_at is not None]
             self._incidents.set_topology(written.topology, max(received))
-            _log.info("topology changed", fabric=self._reign.fabric, components=len(written.topology))
+            told = written.topology.contradictions
+            _log.info(
+                "topology changed",
+                fabric=self._reign.fabric,
+                components=len(written.topology),
+                contradictions=len(told),
+                such_as=[str(each) for each in told[:CONTRADICTIONS_SHOWN]],
+            )
         return written

@@ -132,8 +132,8 @@ class Store(Protocol):
     """All methods raise StoreUnavailable; writes also Deposed and StoreRefused."""
 
     async def write(self, reign: Reign, writes: Sequence[Write]) -> Written:
-        """Commit a group whole or not at all. What is already there (by id) stays as it is. A snapshot that makes the graph
-        contradict itself is refused."""
+        """Commit a group whole or not at all. What is already there (by id) stays as it is. A snapshot that
+        contradicts itself is refused; one that contradicts another source's is not: the graph holds what was believed."""
 
     async def restore(self, fabric: str, *, window_s: float, jobs_s: float) -> Restored:
         """The grid's place; the jobs heard of in the `jobs_s` before it, with the registrations of their newest generation
