@@ -21,6 +21,7 @@ from pathlib import Path
 
 from goodput_common.embedded import EmbeddedNats, EmbeddedPostgres
 from goodput_common.embedded.process import launched
+from goodput_faultlab import bytecode
 
 SERVICES = ("correlator", "recovery")
 READY_WITHIN_S = 60.0
@@ -110,7 +111,7 @@ class Stack:
     def environment(self) -> dict[str, str]:
         """What any goodput process needs in its environment to take part."""
         return {
-            **os.environ,
+            **bytecode.kept(os.environ),
             "GOODPUT_FABRIC": self.fabric,
             "GOODPUT_NATS_URL": self.nats.url,
             "GOODPUT_LOG_JSON": "true",

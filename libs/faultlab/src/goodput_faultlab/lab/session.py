@@ -23,6 +23,7 @@ from types import TracebackType
 
 import msgspec
 
+from goodput_faultlab import bytecode
 from goodput_faultlab.lab import freezer
 from goodput_faultlab.lab.checks import preflight
 from goodput_faultlab.lab.plan import LabPlan
@@ -85,7 +86,7 @@ class LabSession:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(),
+                env=bytecode.kept(os.environ),
                 start_new_session=True,  # Ctrl-C goes to this process alone, which then closes the lab in order
             )
         plan = self.plan
@@ -202,16 +203,6 @@ def run_scenario(
         on_progress=on_progress,
     ) as lab:
         return lab.run(name, seed)
-
-
-def _environment() -> dict[str, str]:
-    """Ours, but with compiled modules kept: a dozen processes that each compile what they import take three times as long to
-    start. Who wants no bytecode next to the sources gets it in a cache of its own."""
-    environment = dict(os.environ)
-    if environment.pop("PYTHONDONTWRITEBYTECODE", ""):
-        cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        environment.setdefault("PYTHONPYCACHEPREFIX", str(cache / "goodput" / "pycache"))
-    return environment
 
 
 def sweep() -> None:
