@@ -37,6 +37,7 @@ class Settings(CommonSettings):
     rdma_ignore: str = Field("", description="RDMA devices that must not be read (names, separated by commas)")
     netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression)")
     rdma_interval_s: float = Field(5.0, ge=0.5, le=300)
+    nvml_interval_s: float = Field(1.0, ge=0.2, le=60, description="between two looks at clocks, power and temperature")
     storage_stalled_after_s: float = Field(
         20.0, ge=2, le=3600, description="a disk or mount that has answered nothing for so long while asked has stalled"
     )

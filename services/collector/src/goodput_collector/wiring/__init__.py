@@ -7,11 +7,11 @@ says `absent` by itself, and is looked for again, because devices appear.
 from __future__ import annotations
 
 from goodput_collector.application.ports import SourceReader
-from goodput_collector.wiring import host, job, logs, network, switches
+from goodput_collector.wiring import gpu, host, job, logs, network, switches
 from goodput_collector.wiring.given import Given
 from goodput_common.contracts.telemetry import Source
 
-FAMILIES = (logs, network, host, job, switches)
+FAMILIES = (logs, gpu, network, host, job, switches)
 
 
 SWITCHED_ON_BY = {
