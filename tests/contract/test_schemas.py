@@ -145,8 +145,16 @@ ASYNCAPI_SHAPE = {
 }
 
 
+def misshapen(document: dict[str, Any]) -> list[str]:
+    """Where a document is not what AsyncAPI 3 asks for."""
+    return [error.json_path for error in jsonschema.Draft202012Validator(ASYNCAPI_SHAPE).iter_errors(document)]
+
+
 def test_the_asyncapi_document_has_the_shape_of_version_3(document: dict[str, Any]) -> None:
-    jsonschema.validate(document, ASYNCAPI_SHAPE)
+    assert misshapen(document) == []
+    # What is compared with does tell a document of another shape.
+    assert misshapen(document | {"asyncapi": "2.6.0"}) == ["$.asyncapi"]
+    assert misshapen({name: value for name, value in document.items() if name != "channels"}) == ["$"]
 
 
 def test_every_reference_of_the_asyncapi_document_leads_somewhere(document: dict[str, Any], files: dict[str, str]) -> None:

@@ -83,7 +83,10 @@ async def test_extra_configuration_can_name_users(tmp_path: Path) -> None:
     users = 'authorization { users: [ {user: "a", password: "b"} ] }'
     async with EmbeddedNats(tmp_path, extra_config=users) as server:
         client = await nats.connect(server.url, user="a", password="b")
+        assert client.is_connected
         await client.close()
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await nats.connect(server.url, user="a", password="wrong", allow_reconnect=False, max_reconnect_attempts=1)
 
 
 OWNER = """

@@ -96,10 +96,21 @@ def test_plain_data_comes_back_as_it_was(value: Any, protocol: int) -> None:
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_end_in_one_kind_of_error(data: bytes) -> None:
     for candidate in (data, b"\x80\x02" + data, b"\x80\x04}" + data):
+        read: Any = None
         try:
-            loads(candidate)
-        except NotPlainData:
-            continue
+            read = loads(candidate)
+        except NotPlainData as refused:
+            assert str(refused)
+        assert only_plain(read), f"{candidate!r} became {read!r}"
+
+
+def only_plain(value: Any) -> bool:
+    """Whether no other types came out than data is made of."""
+    if isinstance(value, dict):
+        return all(only_plain(each) for pair in value.items() for each in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(only_plain(each) for each in value)
+    return value is None or type(value) in (bool, int, float, str, bytes, bytearray)
 
 
 @pytest.mark.parametrize("cut", range(0, 400, 7))

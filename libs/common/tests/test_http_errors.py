@@ -118,7 +118,9 @@ async def test_401_names_the_scheme_and_403_the_role(client: httpx.AsyncClient) 
 
 
 async def test_a_route_that_asks_for_no_role_still_needs_a_token(client: httpx.AsyncClient) -> None:
-    _problem(await client.get("/v1/crash"), 401)
+    refused = _problem(await client.get("/v1/crash"), 401)
+    assert refused["type"] == "urn:goodput:problem:unauthenticated"
+    assert (await client.get("/v1/crash", headers=VIEWER)).status_code == 500  # with one, the route is reached
 
 
 async def test_422_names_each_wrong_field_and_does_not_echo_it(client: httpx.AsyncClient) -> None:
