@@ -231,7 +231,9 @@ class NvmlDevice:
         if "rows" in self._lacking:  # chips that remap rows retire no pages
             for cause, name in enumerate(("single", "double")):
                 pages = self._ask(f"retired_{name}", "nvmlDeviceGetRetiredPages", cause)
-                self._put(f"retired_{name}", None if pages is None else len(pages))
+                if pages is not None:
+                    self._put(f"retired_{name}", len(pages))
+                    self._answers.ecc[f"retired_pages_{name}_bit"] = len(pages)
             self._put("retired_pending", self._ask("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus"))
 
     def _fabric(self) -> None:

@@ -1,0 +1,741 @@
+"""The GPU sources on a driver's library that is none: the real nvidia-ml-py on a table-driven double in C.
+
+From a changed answer to the published message; a GPU that is lost, hangs, comes back; a driver that is reloaded, refuses or
+does not fit; MIG; old and new chips. The double is built here: without a C compiler these tests are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "collector" / "tests"))
+
+from collector_fixtures import Proc, Rig, Ticking, TurnedClock, register
+from fake_nvml import table as fake
+
+from goodput_collector.adapters.nvml import RENEW_FIRST_S, NvmlReader
+from goodput_collector.adapters.nvml_events import QUEUE_MAX, NvmlEventReader
+from goodput_collector.adapters.nvml_library import NvmlLibrary
+from goodput_collector.application.ports import Absent, Reading, Unreadable
+from goodput_common.contracts.telemetry import (
+    Counter,
+    CounterDoubt,
+    Event,
+    EventName,
+    Gauge,
+    Severity,
+    Source,
+    SourceStatus,
+    State,
+)
+from goodput_common.runtime.clock import SystemClock
+
+pytestmark = pytest.mark.skipif(
+    fake.compiler() is None, reason="needs a C compiler (cc) to build the double of libnvidia-ml"
+)
+
+GPU0, GPU1 = "gpu:h0/0000:10:00", "gpu:h0/0000:11:00"
+
+
+@pytest.fixture(scope="session")
+def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake.build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def table(library_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fake.Table]:
+    """The double, loaded, and its table: a host of two H100."""
+    table = fake.Table(tmp_path / "table")
+    table.gpus(2)
+    monkeypatch.setenv("FAKE_NVML_TABLE", str(table.path))
+    loaded = fake.preload(library_path)
+    yield table
+    table.drop(*[key for key, value in table.entries.items() if value == "hang"])
+    assert loaded.fake_users() == 0, "somebody did not shut NVML down"
+
+
+class Host:
+    """One sampling reader on a clock that is turned by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = TurnedClock()
+        self.folder = folder
+        self.library = NvmlLibrary(sys_root=folder / "sys")
+        self.reader = NvmlReader(
+            self.library,
+            host="h0",
+            boot_id="b1",
+            clock=self.clock,
+            run_dir=folder / "run",
+            sys_root=folder / "sys",
+            proc_root=folder / "proc",
+            call_s=0.2,
+        )
+
+    def read(self, after_s: float = 0.0) -> Reading:
+        self.clock.seconds += after_s
+        return self.reader.read()
+
+    def device(self, gpu: int, driver: str = "nvidia") -> None:
+        """On the PCI bus."""
+        device = self.folder / "sys" / "bus" / "pci" / "devices" / f"{fake.pci(gpu)}.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+        folder = self.folder / "sys" / "bus" / "pci" / "drivers" / driver
+        folder.mkdir(parents=True, exist_ok=True)
+        (device / "driver").symlink_to(folder)
+
+
+@pytest.fixture
+def host(table: fake.Table, tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    table.drop(*[key for key, value in table.entries.items() if value == "hang"])
+    patience_s = time.monotonic() + 10
+    while host.reader._lanes.stuck and time.monotonic() < patience_s:
+        time.sleep(0.01)
+    host.reader.close()
+
+
+def states(reading: Reading, name: str, component: str = GPU0) -> list[State]:
+    return [
+        each for each in reading.samples if isinstance(each, State) and each.name == name and each.component == component
+    ]
+
+
+def state(reading: Reading, name: str, component: str = GPU0) -> State:
+    (found,) = states(reading, name, component)
+    return found
+
+
+def counters(reading: Reading) -> dict[tuple[str, str], int]:
+    return {(each.component, each.name): each.delta for each in reading.samples if isinstance(each, Counter)}
+
+
+def events(reading: Reading, name: EventName) -> list[Event]:
+    return [each for each in reading.samples if isinstance(each, Event) and each.name is name]
+
+
+def gauges(reading: Reading, component: str = GPU0) -> dict[str, float]:
+    return {each.name: each.value for each in reading.samples if isinstance(each, Gauge) and each.component == component}
+
+
+# -- what a GPU is and measures --------------------------------------------------------------------------------------
+
+
+def test_the_first_reading_tells_what_every_gpu_is_and_measures(host: Host) -> None:
+    host.reader.open()
+    reading = host.read()
+    assert reading.trouble == ""
+    assert state(reading, "gpu").value == "present"
+    assert state(reading, "gpu").attrs == {
+        "index": "0",
+        "pci": "0000:10:00",
+        "uuid": "GPU-00000000",
+        "model": "NVIDIA H100 80GB HBM3",
+    }
+    assert gauges(reading) == {
+        "clock_sm_mhz": 1980,
+        "clock_sm_max_mhz": 1980,
+        "clock_memory_mhz": 2619,
+        "clock_memory_max_mhz": 2619,
+        "power_w": 650,
+        "power_limit_w": 700,
+        "temperature_c": 55,
+        "memory_temperature_c": 70,
+    }
+    assert state(reading, "pcie_link").value == "gen5 x16"
+    assert state(reading, "ecc").value == "on"
+    assert state(reading, "row_remap").value == "ok"
+    assert state(reading, "row_remap").attrs["banks_max"] == "1280"
+    assert state(reading, "fabric").attrs["cluster_uuid"] == "abababab-abab-abab-abab-abababababab"
+    assert state(reading, "mig").value == "off"
+    assert state(reading, "nvlink", "nvlink:h0/0000:11:00/17").value == "active"
+    assert set(reading.covered or ()) >= {GPU0, GPU1, "nvlink:h0/0000:10:00/0"}
+    assert len(reading.covered or ()) == 2 + 2 * 18
+
+
+def test_nothing_is_told_twice_while_nothing_changes_and_all_states_again_at_the_full_interval(host: Host) -> None:
+    host.reader.open()
+    host.read()
+    assert not [each for second in range(55) for each in host.read(1).samples]
+    told = [each for second in range(20) for each in host.read(1).samples]
+    assert len([each for each in told if isinstance(each, State) and each.name == "nvlink"]) == 36
+    assert len([each for each in told if isinstance(each, State) and each.name == "gpu"]) == 2
+
+
+def test_a_power_draw_within_its_noise_is_no_news(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.GetPowerUsage": 660_000})
+    assert gauges(host.read(1)) == {}
+    table.set({"gpu0.GetPowerUsage": 690_000})
+    assert gauges(host.read(1)) == {"power_w": 690}
+
+
+# -- what it counts --------------------------------------------------------------------------------------------------
+
+
+def test_errors_on_one_nvlink_are_counted_on_that_link(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu1.Field.161.7": 3, "gpu1.Field.162.7": 1, "gpu1.Field.163.7": 40, "gpu1.Field.97.0": 11})
+    found: dict[tuple[str, str], int] = {}
+    for _ in range(6):
+        found |= counters(host.read(1))
+    link = "nvlink:h0/0000:11:00/7"
+    assert found == {
+        (link, "nvlink_replay_errors"): 3,
+        (link, "nvlink_recovery_errors"): 1,
+        (link, "nvlink_crc_errors"): 40,
+        (link, "nvlink_crc_flit_errors"): 11,
+    }
+
+
+def test_a_link_that_goes_down_is_told(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.Field.165.3": 0})
+    told = [each for _ in range(6) for each in states(host.read(1), "nvlink", "nvlink:h0/0000:10:00/3")]
+    assert [each.value for each in told] == ["inactive"]
+
+
+def test_an_ecc_total_that_grows_has_the_places_read_at_once(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    for _ in range(10):
+        host.read(1)
+    table.set({"gpu0.Field.4.0": 2, "gpu0.GetMemoryErrorCounter.1.0.2": 2, "gpu0.GetMemoryErrorCounter.1.1.2": 2})
+    found: dict[tuple[str, str], int] = {}
+    for _ in range(7):
+        found |= counters(host.read(1))
+    assert found == {
+        (GPU0, "ecc_uncorrected_volatile_total"): 2,
+        (GPU0, "ecc_uncorrected_volatile_dram"): 2,
+        (GPU0, "ecc_uncorrected_aggregate_dram"): 2,
+    }
+
+
+def test_a_reset_starts_the_volatile_counts_anew_and_leaves_the_kept_ones(host: Host, table: fake.Table) -> None:
+    volatile, kept = "gpu0.GetMemoryErrorCounter.0.0.2", "gpu0.GetMemoryErrorCounter.0.1.2"
+    table.set({volatile: 90, kept: 1000})
+    host.reader.open()
+    host.read()
+    table.set({volatile: 4, kept: 1004})
+    told = [each for _ in range(35) for each in host.read(1).samples if isinstance(each, Counter)]
+    assert {each.name: (each.delta, each.doubt) for each in told} == {
+        "ecc_corrected_volatile_dram": (4, CounterDoubt.RESET),
+        "ecc_corrected_aggregate_dram": (4, CounterDoubt.NONE),
+    }
+
+
+def test_rows_that_are_remapped_and_a_remapping_that_failed_are_told(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.Field.143.0": 1, "gpu0.GetRemappedRows": "0 1 0 1", "gpu0.GetRowRemapperHistogram": "1279 0 0 0 1"})
+    readings = [host.read(1) for _ in range(7)]
+    (told,) = [each for reading in readings for each in states(reading, "row_remap")]
+    assert told.value == "failed"
+    assert told.attrs["banks_none"] == "1"
+    assert any(counters(reading).get((GPU0, "remapped_rows_uncorrectable")) == 1 for reading in readings)
+
+
+def test_time_lost_to_a_power_brake_is_counted_though_no_reading_saw_it(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.Field.271.0": 250_000_000})
+    found: dict[tuple[str, str], int] = {}
+    for _ in range(6):
+        found |= counters(host.read(1))
+    assert found == {(GPU0, "throttled_power_brake_us"): 250_000}
+
+
+# -- throttling ------------------------------------------------------------------------------------------------------
+
+
+def test_heat_that_holds_the_clocks_down_is_an_event_at_its_start_and_its_end(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.GetCurrentClocksEventReasons": 0x4 | 0x8 | 0x40})
+    started = host.read(1)
+    (start,) = events(started, EventName.THROTTLED)
+    assert (start.component, start.severity) == (GPU0, Severity.ERROR)
+    assert start.attrs["reason"] == "hw_thermal_slowdown"
+    assert start.attrs["state"] == "start"
+    assert start.attrs["reasons"] == "sw_power_cap hw_slowdown hw_thermal_slowdown"
+    assert state(started, "clocks_held_down_by").value == "hw_thermal_slowdown"
+    for _ in range(9):
+        assert not events(host.read(1), EventName.THROTTLED)
+    table.set({"gpu0.GetCurrentClocksEventReasons": 0x4})
+    ends = [each for _ in range(8) for each in events(host.read(1), EventName.THROTTLED)]
+    assert [(each.attrs["state"], each.attrs["lasted_s"]) for each in ends] == [("end", "9.0")]
+
+
+def test_a_power_cap_is_no_throttling(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.GetCurrentClocksEventReasons": 0x2})
+    reading = host.read(1)
+    assert not events(reading, EventName.THROTTLED)
+    assert not states(reading, "clocks_held_down_by")
+
+
+# -- lost, hung, back ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ["!15", "!28"])
+def test_a_gpu_that_is_lost_is_told_once_and_the_others_go_on(host: Host, table: fake.Table, answer: str) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.*": answer, "gpu1.GetTemperature.0": 80})
+    reading = host.read(1)
+    (lost,) = events(reading, EventName.GPU_LOST)
+    assert (lost.component, lost.severity) == (GPU0, Severity.FATAL)
+    assert lost.attrs["uuid"] == "GPU-00000000"
+    assert state(reading, "gpu").value == "lost"
+    assert gauges(reading, GPU1) == {"temperature_c": 80}
+    assert GPU0 not in (reading.covered or ())
+    assert "nvlink:h0/0000:10:00/0" not in (reading.covered or ())
+    assert reading.trouble == f"{GPU0}: lost"
+    for _ in range(30):
+        assert not events(host.read(1), EventName.GPU_LOST)
+
+
+def test_unknown_error_is_cannot_tell_once_and_lost_twice(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.*": "!999"})
+    first = host.read(1)
+    assert state(first, "gpu").value == "unreadable"
+    assert not events(first, EventName.GPU_LOST)
+    second = host.read(1)
+    assert state(second, "gpu").value == "lost"
+    assert len(events(second, EventName.GPU_LOST)) == 1
+
+
+def test_one_call_with_unknown_error_is_trouble_and_no_loss(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.GetTemperature.0": "!999"})
+    for _ in range(3):
+        reading = host.read(1)
+        assert reading.trouble == f"{GPU0}: cannot read temperature (999)"
+        assert not events(reading, EventName.GPU_LOST)
+
+
+def test_a_lost_gpu_that_was_reset_is_seen_again_by_an_nvml_that_is_started_anew(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.*": "!15"})
+    host.read(1)
+    table.drop("gpu0.*")
+    back = [each for _ in range(int(RENEW_FIRST_S) + 3) for each in states(host.read(1), "gpu")]
+    assert [each.value for each in back if each.value == "present"]
+    reading = host.read(1)
+    assert GPU0 in (reading.covered or ())
+    assert reading.trouble == ""
+
+
+def test_a_gpu_that_hangs_is_unreadable_and_the_others_are_read_all_the_same(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.GetPowerUsage": "hang", "gpu1.GetTemperature.0": 80})
+    reading = host.read(1)
+    assert gauges(reading, GPU1) == {"temperature_c": 80}
+    assert state(reading, "gpu").value == "unreadable"
+    assert reading.trouble.startswith(f"{GPU0}: no answer from the driver for")
+    assert GPU0 not in (reading.covered or ())
+    assert GPU1 in (reading.covered or ())
+    table.set({"gpu0.GetPowerUsage": 650_000})
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and GPU0 not in (reading.covered or ()):
+        reading = host.read(1)
+    assert state(reading, "gpu").value == "present"
+    assert reading.trouble == ""
+
+
+def test_a_driver_that_answers_for_no_gpu_is_unknown(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.GetPowerUsage": "hang", "gpu1.GetPowerUsage": "hang"})
+    with pytest.raises(Unreadable, match=r"has not answered for .* on any GPU"):
+        host.read(1)
+
+
+def test_a_gpu_that_the_bus_has_and_the_driver_does_not_list_is_unseen(host: Host, table: fake.Table) -> None:
+    for gpu in range(3):
+        host.device(gpu)
+    host.reader.open()
+    reading = host.read()
+    missing = state(reading, "gpu", "gpu:h0/0000:12:00")
+    assert missing.value == "unseen"
+    assert not events(reading, EventName.GPU_LOST)
+    assert "gpu:h0/0000:12:00" not in (reading.covered or ())
+
+
+def test_a_gpu_that_nvml_refuses_from_the_start_is_told_with_the_reason(host: Host, table: fake.Table) -> None:
+    for gpu in range(2):
+        host.device(gpu)
+    table.set({"gpu1.Handle": "!15"})
+    host.reader.open()
+    told = state(host.read(), "gpu", GPU1)
+    assert told.value == "unseen"
+    assert "fallen off the bus" in told.attrs["why"]
+
+
+# -- the driver ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "remedy"),
+    [
+        (9, "the NVIDIA driver is not loaded", "modprobe"),
+        (18, "of different versions", "reload the driver"),
+        (4, "not allowed", "/dev/nvidiactl"),
+        (999, "Unknown Error", "kernel log"),
+    ],
+)
+def test_a_driver_that_cannot_be_used_is_unreadable_with_the_reason_and_a_remedy(
+    host: Host, table: fake.Table, code: int, reason: str, remedy: str
+) -> None:
+    host.device(0)
+    table.set({"sys.Init": f"!{code}"})
+    with pytest.raises(Unreadable, match=reason) as raised:
+        host.reader.open()
+    assert remedy in raised.value.remedy
+    assert not isinstance(raised.value, Absent)
+
+
+def test_a_library_without_a_gpu_on_the_bus_is_absent(host: Host, table: fake.Table) -> None:
+    table.set({"sys.Init": "!9"})
+    with pytest.raises(Absent, match="no NVIDIA GPU"):
+        host.reader.open()
+
+
+def test_no_gpu_at_all_is_absent(host: Host, table: fake.Table) -> None:
+    table.set({"sys.Count": 0})
+    with pytest.raises(Absent):
+        host.reader.open()
+
+
+def test_a_driver_that_is_reloaded_is_found_again_and_no_count_is_invented(host: Host, table: fake.Table) -> None:
+    table.set({"gpu0.Field.161.2": 500, "gpu0.GetMemoryErrorCounter.0.1.2": 40})
+    host.reader.open()
+    host.read()
+    table.set({"*": "!1"})
+    with pytest.raises(Unreadable, match="not initialised"):
+        host.read(1)
+    host.reader.close()
+    table.set({"sys.Init": "!9"})
+    host.device(0)
+    with pytest.raises(Unreadable):
+        host.reader.open()
+    table.drop("*", "sys.Init")
+    table.set({"gpu0.Field.161.2": 2})
+    host.reader.open()
+    readings = [host.read(1) for _ in range(40)]
+    told = [each for reading in readings for each in reading.samples if isinstance(each, Counter)]
+    assert [(each.name, each.delta, each.doubt) for each in told] == [("nvlink_replay_errors", 2, CounterDoubt.RESET)]
+
+
+def test_without_the_library_the_source_is_absent_and_the_binding_is_not_loaded(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from goodput_collector.adapters.nvml_library import NvmlLibrary
+from goodput_collector.application.ports import Absent
+try:
+    NvmlLibrary(sys_root=Path("/nowhere")).acquire("test")
+except Absent as error:
+    print(error)
+print("pynvml" in sys.modules)
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
+    if "no NVIDIA driver" not in done.stdout:
+        pytest.skip("this machine has the driver's library")
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+# -- what differs ----------------------------------------------------------------------------------------------------
+
+
+def test_an_old_chip_is_asked_by_the_older_calls(host: Host, table: fake.Table) -> None:
+    table.gpus(1, fake.volta)
+    for key in [key for key in table.entries if key.startswith("gpu0.") and key not in fake.volta(0)]:
+        table.drop(key)
+    host.reader.open()
+    reading = host.read()
+    assert state(reading, "retired_pages").value == "ok"
+    assert state(reading, "retired_pages").attrs == {"single_bit": "2", "double_bit": "1"}
+    assert not states(reading, "row_remap")
+    assert not states(reading, "fabric")
+    assert len([each for each in reading.samples if isinstance(each, State) and each.name == "nvlink"]) == 6
+    assert state(reading, "clocks_held_down_by").value == "nothing"
+    table.set({"gpu0.GetNvLinkErrorCounter.2.3": 9, "gpu0.GetPcieReplayCounter": 4, "gpu0.GetRetiredPages.1": 2})
+    found: dict[tuple[str, str], int] = {}
+    for _ in range(35):
+        found |= counters(host.read(1))
+    assert found == {
+        ("nvlink:h0/0000:10:00/2", "nvlink_crc_data_errors"): 9,
+        (GPU0, "pcie_replays"): 4,
+        (GPU0, "retired_pages_double_bit"): 1,
+    }
+
+
+def test_a_new_chip_counts_recoveries_and_symbols(host: Host, table: fake.Table) -> None:
+    for key in [key for key in table.entries if key.startswith("gpu")]:
+        table.drop(key)
+    table.gpus(1, fake.blackwell)
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.Field.215.4": 2, "gpu0.Field.214.4": 1, "gpu0.Field.221.4": 77})
+    found: dict[tuple[str, str], int] = {}
+    for _ in range(6):
+        found |= counters(host.read(1))
+    link = "nvlink:h0/0000:10:00/4"
+    assert found == {
+        (link, "nvlink_recoveries"): 2,
+        (link, "nvlink_recoveries_failed"): 1,
+        (link, "nvlink_symbol_errors"): 77,
+    }
+
+
+def test_mig_instances_are_told_with_their_ids(host: Host, table: fake.Table) -> None:
+    table.set(
+        {
+            "gpu0.GetMigMode": "1 1",
+            "gpu0.GetMaxMigDeviceCount": 7,
+            "gpu0.MigDevice.0": 3,
+            "gpu0.MigDevice.2": 4,
+            "mig3.GetGpuInstanceId": 1,
+            "mig3.GetComputeInstanceId": 0,
+            "mig3.UUID": "MIG-a",
+            "mig4.GetGpuInstanceId": 2,
+            "mig4.GetComputeInstanceId": 1,
+            "mig4.UUID": "MIG-b",
+        }
+    )
+    host.reader.open()
+    told = state(host.read(), "mig")
+    assert (told.value, told.attrs) == ("on", {"instance:1/0": "MIG-a", "instance:2/1": "MIG-b"})
+
+
+def test_what_may_not_be_read_is_trouble_and_the_rest_is_read(host: Host, table: fake.Table) -> None:
+    table.set({"gpu0.Processes": "!4"})
+    host.reader.open()
+    reading = host.read()
+    assert "not allowed to read processes" in reading.trouble
+    assert gauges(reading)["temperature_c"] == 55
+    assert not states(reading, "ranks")
+
+
+def test_the_fabric_manager_that_is_gone_shows_in_the_health_mask(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.GetGpuFabricInfo": f"171 5 3 0 {2 << 14 | 1}"})
+    told = [each for _ in range(35) for each in states(host.read(1), "fabric")]
+    assert [(each.attrs["fabric_manager"], each.attrs["degraded_bandwidth"]) for each in told] == [("disconnected", "true")]
+
+
+def test_a_process_on_a_gpu_is_the_rank_that_registered(host: Host, table: fake.Table) -> None:
+    proc = Proc(host.folder / "proc")
+    proc.put(4000, start=77)
+    (host.folder / "proc" / "4000" / "status").write_text("Name:\tpython3\nNSpid:\t4000\t31\n")
+    proc.put(5000, start=99)
+    register(host.folder / "run", 3, 31, start=77)  # in a container: it knows itself as 31
+    table.set({"gpu0.Processes": "4000 5000", "gpu1.Processes": "5000"})
+    host.reader.open()
+    reading = host.read()
+    told = state(reading, "ranks")
+    assert told.value == "rank:j1/3"
+    assert told.attrs == {
+        "uuid": "GPU-00000000",
+        "pci": "0000:10:00",
+        "pid:rank:j1/3": "4000",
+        "others": "1",
+        "other_pids": "5000",
+    }
+    assert state(reading, "ranks", GPU1).value == "others"
+
+
+def test_garbage_from_the_driver_takes_nobody_down(host: Host, table: fake.Table) -> None:
+    table.set(
+        {"gpu0.PciInfo": "zz:\x01", "gpu0.UUID": "\x02", "gpu0.Field.91": 4_000_000_000, "gpu0.GetGpuFabricInfo": "1 2 99 3"}
+    )
+    table.set({"gpu0.GetCurrentClocksEventReasons": 0xFFFF_FFFF_FFFF_FFFF, "gpu0.GetEccMode": "7 9"})
+    host.reader.open()
+    reading = host.read()
+    assert state(reading, "gpu", "gpu:h0/0").value == "present"
+    assert gauges(reading, GPU1)["temperature_c"] == 55
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+class Clock(SystemClock):
+    """Minutes of the reader's cadence pass in moments."""
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() * 200
+
+
+def running(folder: Path, **more: float) -> tuple[NvmlReader, NvmlEventReader]:
+    library, clock = NvmlLibrary(sys_root=folder / "sys"), Clock()
+    sampling = NvmlReader(
+        library,
+        host="h0",
+        boot_id="b1",
+        clock=clock,
+        run_dir=folder / "run",
+        sys_root=folder / "sys",
+        proc_root=folder / "proc",
+        call_s=0.2,
+    )
+    return sampling, NvmlEventReader(
+        library, host="h0", clock=clock, wait_ms=30, silent_max_s=more.get("silent_max_s", 30.0)
+    )
+
+
+async def test_an_xid_reaches_the_bus_with_what_the_catalogue_says_of_it(table: fake.Table, tmp_path: Path) -> None:
+    sampling, watching = running(tmp_path)
+    async with Rig(tmp_path, sampling, watching) as rig:
+        await rig.until(lambda: rig.condition(Source.NVML, "events").covered, "the GPUs watched")
+        table.event(1, fake.XID, 79)
+        table.event(0, fake.XID, 13, 5, 2)
+        table.event(0, fake.DOUBLE_BIT, 0)
+        found: list[Event] = []
+
+        def three() -> bool:
+            found[:] = [each for each in rig.samples(Source.NVML) if isinstance(each, Event)]
+            return len(found) == 3
+
+        await rig.until(three, "three events")
+    xid, mig, health = found
+    assert (xid.component, xid.name, xid.severity) == (GPU1, EventName.XID, Severity.FATAL)
+    assert xid.attrs["xid"] == "79"
+    assert xid.attrs["impact"] == "reboot"
+    assert xid.attrs["uuid"] == "GPU-00000001"
+    assert xid.attrs["by"] == "nvml"
+    assert mig.attrs["mig"] == "5/2"
+    assert (health.name, health.attrs["state"]) == (EventName.DEVICE_HEALTH, "uncorrected")
+    assert xid.observed_at - health.observed_at < timedelta(seconds=20)
+
+
+async def test_an_xid_is_told_while_every_other_call_into_the_driver_hangs(table: fake.Table, tmp_path: Path) -> None:
+    sampling, watching = running(tmp_path)
+    async with Rig(tmp_path, sampling, watching) as rig:
+        await rig.until(lambda: rig.condition(Source.NVML, "events").covered, "the GPUs watched")
+        table.set({f"gpu{gpu}.GetClockInfo.1": "hang" for gpu in range(2)})
+        await rig.until(lambda: rig.condition(Source.NVML).status is SourceStatus.UNKNOWN, "the sampling to stand still")
+        table.event(0, fake.XID, 119)
+        await rig.until(
+            lambda: any(isinstance(each, Event) and each.name is EventName.XID for each in rig.samples(Source.NVML)),
+            "the Xid",
+        )
+        table.set({f"gpu{gpu}.GetClockInfo.1": 1980 for gpu in range(2)})
+        await rig.until(lambda: rig.condition(Source.NVML).status is SourceStatus.OK, "the sampling to come back")
+
+
+async def test_a_gpu_that_is_lost_goes_from_the_driver_to_the_bus(table: fake.Table, tmp_path: Path) -> None:
+    sampling, watching = running(tmp_path)
+    async with Rig(tmp_path, sampling, watching) as rig:
+        await rig.until(lambda: rig.samples(Source.NVML), "the first reading")
+        table.set({"gpu1.*": "!15"})
+        await rig.until(
+            lambda: any(isinstance(each, Event) and each.name is EventName.GPU_LOST for each in rig.samples(Source.NVML)),
+            "the loss",
+        )
+        assert GPU1 not in rig.condition(Source.NVML).covered
+        table.drop("gpu1.*")
+        await rig.until(lambda: GPU1 in rig.condition(Source.NVML).covered, "the GPU back, after NVML was started anew")
+        table.event(1, fake.XID, 31)
+        await rig.until(
+            lambda: any(isinstance(each, Event) and each.name is EventName.XID for each in rig.samples(Source.NVML)),
+            "an event of the GPU that came back",
+        )
+    lost = [each for each in rig.samples(Source.NVML) if isinstance(each, Event) and each.name is EventName.GPU_LOST]
+    assert len(lost) == 1
+
+
+async def test_a_driver_that_hangs_lies_goes_and_comes_back_disturbs_no_other_source(
+    table: fake.Table, tmp_path: Path
+) -> None:
+    sampling, watching = running(tmp_path, silent_max_s=0.3)
+    neighbour = Ticking()
+    (tmp_path / "sys" / "bus" / "pci" / "devices").mkdir(parents=True)
+    async with Rig(tmp_path, sampling, watching, neighbour) as rig:
+
+        async def undisturbed(what: str) -> None:
+            reads = neighbour.reads
+            await rig.until(lambda: neighbour.reads > reads + 20, f"the neighbour's reads while {what}")
+
+        await rig.until(lambda: rig.condition(Source.NVML).status is SourceStatus.OK, "the first reading")
+        table.set({f"gpu{gpu}.GetClockInfo.1": "hang" for gpu in range(2)} | {"sys.EventSetWait": "hang"})
+        await rig.until(lambda: rig.condition(Source.NVML).status is SourceStatus.UNKNOWN, "unknown while hung")
+        await rig.until(lambda: rig.condition(Source.NVML, "events").status is SourceStatus.UNKNOWN, "events unknown")
+        await undisturbed("the driver hangs")
+        table.drop("sys.EventSetWait")
+        table.set({f"gpu{gpu}.GetClockInfo.1": "nonsense" for gpu in range(2)})
+        await rig.until(lambda: rig.condition(Source.NVML).status is SourceStatus.OK, "back, though it lies")
+        await undisturbed("the driver lies")
+        table.set({"*": "!9"})
+        await rig.until(
+            lambda: (
+                "not loaded" in rig.condition(Source.NVML).reason or rig.condition(Source.NVML).status is SourceStatus.ABSENT
+            ),
+            "gone",
+        )
+        await undisturbed("the driver is gone")
+        table.drop("*")
+        await rig.until(lambda: rig.condition(Source.NVML).status is SourceStatus.OK, "back")
+        await rig.until(lambda: rig.condition(Source.NVML, "events").status is SourceStatus.OK, "events back")
+        assert rig.condition(Source.RDMA, "neighbour").status is SourceStatus.OK
+
+
+def test_events_beyond_the_bound_are_counted_and_told_as_a_gap(table: fake.Table, tmp_path: Path) -> None:
+    _, watching = running(tmp_path)
+    watching.open()
+    try:
+        waiter = watching._waiter
+        assert waiter is not None
+        made = watching._event(next(iter([_gpu()])), fake.XID, 31, 0xFFFFFFFF, 0xFFFFFFFF)
+        for _ in range(QUEUE_MAX + 5):
+            waiter._put(made)
+        reading = watching.read()
+        assert len(reading.samples) == QUEUE_MAX + 1
+        assert reading.samples[-1].attrs["missed"] == "5"  # type: ignore[union-attr]
+        again = watching.read()
+        assert len(again.samples) == QUEUE_MAX + 1, "not kept yet: told again"
+        assert again.kept is not None
+        again.kept()
+        assert watching.read().samples == []
+    finally:
+        watching.close()
+
+
+def _gpu() -> object:
+    from goodput_collector.domain.gpu_presence import Gpu
+
+    return Gpu(component=GPU0, attrs={"pci": "0000:10:00"})
+
+
+def test_a_gpu_that_tells_no_events_is_trouble(table: fake.Table, tmp_path: Path) -> None:
+    table.set({"gpu1.RegisterEvents": "!3"})
+    _, watching = running(tmp_path)
+    watching.open()
+    try:
+        reading = watching.read()
+        assert reading.covered == (GPU0,)
+        assert "no events from GPU 1" in reading.trouble
+    finally:
+        watching.close()
