@@ -27,7 +27,7 @@ class PlanState(enum.StrEnum):
     FAILED = "failed"
     REFUSED = "refused"  # by budget or policy; `reason` says which
     VETOED = "vetoed"
-    SUPERSEDED = "superseded"  # a later version of the verdict asks for something else, nothing had been done yet
+    SUPERSEDED = "superseded"  # nothing had been done: a later verdict asks for something else, or the job ended
 
 
 class NotChosen(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,8 @@
 `fabric` is the lock of everything and holds the newest fencing token and the global pause. `incident`, `verdict` and `plan`
 are what is decided upon (`plan` and `incident` keep their structs as JSON, with columns for what is searched). `deed` is
 the record of executed actions, one row a plan: counting it counts what was done. `asked` are the commands to ranks. `audit`
-is append-only: a trigger refuses every update and delete. Outbox, inbox and lease come from `goodput_common.store`.
+is append-only: a trigger refuses every update, and the delete of what is younger than 30 days. Outbox, inbox and lease come
+from `goodput_common.store`.
 """
 
 from __future__ import annotations
