@@ -1,22 +1,26 @@
-"""Log files as they grow: rotation, truncation, half lines, restarts, bounds; and the kernel's record device."""
+"""Log files as they grow: rotation in all its forms, half lines, restarts, kill -9, bounds."""
 
 from __future__ import annotations
 
-import errno
+import gzip
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from collector_fixtures import TurnedClock
+from collector_fixtures import Rig, Ticking, TurnedClock, kept
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from goodput_collector.adapters.bookmarks import Bookmarks
-from goodput_collector.adapters.files import LINE_BYTES, FileReader, Tail
-from goodput_collector.adapters.kmsg import KmsgReader
-from goodput_collector.application.ports import Absent, Unreadable
+from goodput_collector.adapters.file_reader import FileReader
+from goodput_collector.adapters.files import LINE_BYTES, Mark, Tail
 from goodput_collector.domain.kernel_log import KernelLogParser
+from goodput_collector.domain.log_lines import KernelLines
 from goodput_collector.domain.timestamps import LineClock
-from goodput_common.contracts.telemetry import Source, State
+from goodput_common.contracts.telemetry import Event, EventName, Source
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=x, GPU has fallen off the bus."
 
@@ -29,50 +33,50 @@ def append(path: Path, text: str) -> None:
 def test_only_new_whole_lines_are_given(tmp_path: Path) -> None:
     log = tmp_path / "log"
     append(log, "old\n")
-    tail = Tail(log, position=None)
+    tail = Tail(log, from_end=True)
     assert tail.read() == []
     append(log, "one\ntw")
-    assert tail.read() == ["one"]
+    assert tail.read() == [b"one"]
     append(log, "o\n")
-    assert tail.read() == ["two"]
+    assert tail.read() == [b"two"]
 
 
 def test_a_rotated_file_is_read_to_its_end_before_its_successor(tmp_path: Path) -> None:
     log = tmp_path / "log"
     append(log, "")
-    tail = Tail(log, position=None)
+    tail = Tail(log, from_end=True)
     tail.read()
     append(log, "last words\n")
     log.rename(tmp_path / "log.1")
     append(log, "first words\n")
-    assert tail.read() == ["last words"]
-    assert tail.read() == ["first words"]
+    assert tail.read() == [b"last words"]
+    assert tail.read() == [b"first words"]
 
 
 def test_a_truncated_file_starts_anew(tmp_path: Path) -> None:
     log = tmp_path / "log"
     append(log, "some long line of text\n")
-    tail = Tail(log, position=0)
-    assert tail.read() == ["some long line of text"]
+    tail = Tail(log)
+    assert tail.read() == [b"some long line of text"]
     log.write_text("new\n")
-    assert tail.read() == ["new"]
+    assert tail.read() == [b"new"]
 
 
 def test_a_file_that_is_not_there_yet_is_read_from_its_start(tmp_path: Path) -> None:
-    tail = Tail(tmp_path / "log", position=0)
+    tail = Tail(tmp_path / "log")
     assert tail.read() == []
     append(tmp_path / "log", "hello\n")
-    assert tail.read() == ["hello"]
+    assert tail.read() == [b"hello"]
 
 
 def test_a_read_and_a_line_are_bounded(tmp_path: Path) -> None:
     log = tmp_path / "log"
     append(log, "a\n" * 100)
-    tail = Tail(log, position=0)
+    tail = Tail(log)
     assert len(tail.read(100)) == 50
     endless = tmp_path / "endless"
     append(endless, "x" * (3 * LINE_BYTES))
-    assert [len(line) for line in Tail(endless, position=0).read()] == [LINE_BYTES]
+    assert [len(line) for line in Tail(endless).read()] == [LINE_BYTES]
 
 
 @pytest.fixture
@@ -83,7 +87,8 @@ def make(tmp_path: Path) -> Callable[[], tuple[FileReader, TurnedClock]]:
         reader = FileReader(
             Source.KERNEL_LOG,
             [str(tmp_path / "*.log")],
-            parser_of=lambda _: KernelLogParser(host="h0", clock=lines),
+            host="h0",
+            lines_of=lambda _: KernelLines(KernelLogParser(host="h0", clock=lines)),
             before_read=lambda: lines.collected(clock.now()),
             clock=clock,
             bookmarks=Bookmarks(tmp_path / "bookmarks", monotonic_s=clock.monotonic_s),
@@ -124,11 +129,205 @@ def test_after_a_restart_reading_goes_on_where_it_stopped(
     reader, _ = make()
     reader.read()
     append(tmp_path / "a.log", XID + "\n")
-    assert len(reader.read().samples) == 1
-    reader.close()
+    assert len(kept(reader.read()).samples) == 1  # and killed: nothing is closed
     append(tmp_path / "a.log", XID.replace("05:00", "06:00") + "\n")
     again, _ = make()
     assert [each.component for each in again.read().samples] == ["gpu:h0/0000:06:00"]
+
+
+def lines_left(tail: Tail) -> list[bytes]:
+    lines: list[bytes] = []
+    while more := tail.read():
+        lines += more
+    return lines
+
+
+def numbered(first: int, last: int) -> str:
+    return "".join(f"line {number} of a log that goes on and on\n" for number in range(first, last))
+
+
+@pytest.mark.parametrize("form", ["renamed", "copied", "packed", "packed twice", "dated"])
+def test_what_was_rotated_away_while_nobody_looked_is_read_to_its_end(tmp_path: Path, form: str) -> None:
+    log = tmp_path / "kern.log"
+    append(log, numbered(0, 10))
+    tail = Tail(log)
+    assert len(lines_left(tail)) == 10
+    mark = tail.mark()
+    assert mark is not None
+    tail.close()
+    append(log, numbered(10, 20))
+    expected = 25
+    if form == "renamed":
+        log.rename(tmp_path / "kern.log.1")
+        append(log, numbered(20, 25))
+    elif form == "copied":
+        shutil.copy(log, tmp_path / "kern.log.1")
+        log.write_text(numbered(20, 25))
+    else:
+        name = "kern.log-20260301.gz" if form == "dated" else "kern.log.2.gz"
+        (tmp_path / name).write_bytes(gzip.compress(log.read_bytes()))
+        os.utime(tmp_path / name, (100, 100))
+        log.unlink()
+        if form == "packed twice":
+            append(tmp_path / "kern.log.1", numbered(20, 25))
+            expected = 30
+        append(log, numbered(expected - 5, expected))
+    again = Tail(log, mark=Mark.of_text(mark.text()))
+    assert b"\n".join(lines_left(again)).decode() + "\n" == numbered(10, expected)
+    assert again.gaps == 0
+
+
+def test_a_file_that_was_copied_cut_short_and_has_grown_again_is_read_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    append(log, numbered(0, 10) + "half")
+    tail = Tail(log)
+    assert len(lines_left(tail)) == 10
+    append(log, " line\n" + numbered(10, 12))
+    shutil.copy(log, tmp_path / "log.1")
+    log.write_text(numbered(12, 60))  # beyond the place that was read to
+    assert b"\n".join(lines_left(tail)).decode() + "\n" == "half line\n" + numbered(10, 60)
+    assert tail.gaps == 0
+
+
+def test_what_is_gone_for_good_is_told_as_a_gap(tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]) -> None:
+    append(tmp_path / "a.log", "x\n")
+    reader, _ = make()
+    kept(reader.read())
+    append(tmp_path / "a.log", "some more\n")
+    kept(reader.read())
+    (tmp_path / "a.log").write_text("y\n")
+    (event,) = reader.read().samples
+    assert isinstance(event, Event)
+    assert (event.name, event.attrs["missed"]) == (EventName.LOG_GAP, "unknown")
+
+
+def test_rotated_forms_that_match_a_pattern_too_are_not_read_by_themselves(tmp_path: Path) -> None:
+    clock = TurnedClock()
+    lines = LineClock(reference=clock.now(), live=True)
+    for name in ("syslog", "syslog.1", "syslog.2.gz", "syslog-20260301", "syslog.net"):
+        append(tmp_path / name, "x\n")
+    opened: list[str] = []
+
+    def lines_of(path: Path) -> KernelLines:
+        opened.append(path.name)
+        return KernelLines(KernelLogParser(host="h0", clock=lines))
+
+    reader = FileReader(
+        Source.KERNEL_LOG,
+        [str(tmp_path / "syslog*")],
+        host="h0",
+        lines_of=lines_of,
+        before_read=lambda: None,
+        clock=clock,
+        bookmarks=Bookmarks(tmp_path / "bookmarks"),
+    )
+    reader.open()
+    reader.read()
+    assert opened == ["syslog", "syslog.net"]
+    reader.close()
+
+
+def test_a_reading_that_never_reached_the_spool_is_read_again(
+    tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
+) -> None:
+    append(tmp_path / "a.log", "x\n")
+    reader, _ = make()
+    kept(reader.read())
+    append(tmp_path / "a.log", (XID + "\n") * 20)
+    told = reader.read().samples  # came after its deadline
+    assert len(told) == 8
+    reader.close()
+    reader.open()
+    assert [each.observed_at for each in reader.read().samples] == [each.observed_at for each in told]
+
+
+def test_a_journals_export_through_a_pipe_is_read_as_it_comes(
+    tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
+) -> None:
+    os.mkfifo(tmp_path / "journal.log")
+    reader, _ = make()
+    assert reader.read().samples == []
+    writer = os.open(tmp_path / "journal.log", os.O_WRONLY | os.O_NONBLOCK)
+    reader.read()
+    entry = f"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1767225600000000\n_HOSTNAME=n9\nMESSAGE={XID}\n"
+    os.write(writer, entry.encode())
+    assert reader.read().samples == []
+    os.write(writer, b"\n")
+    (event,) = reader.read().samples
+    assert event.component == "gpu:n9/0000:05:00"
+    os.close(writer)
+    reader.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.data())
+def test_whatever_is_done_to_a_log_each_line_is_read_once_and_in_order(tmp_path: Path, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        log, number, rotations = Path(folder) / "log", 0, 0
+        log.touch()
+        tail, got, written = Tail(log), list[bytes](), list[bytes]()
+        for step in data.draw(
+            st.lists(st.sampled_from(["write", "half", "read", "rename", "copy", "restart"]), max_size=25)
+        ):
+            if step in ("write", "half"):
+                number += 1
+                line = f"line {number} {'x' * data.draw(st.integers(0, 90))}"
+                written.append(line.encode())
+                with log.open("ab") as file:
+                    file.write(line.encode())
+                    if step == "half":
+                        file.flush()
+                        got += tail.read()
+                    file.write(b"\n")
+            elif step == "read":
+                got += lines_left(tail)
+            elif step == "restart":
+                got += lines_left(tail)
+                mark = tail.mark()
+                tail.close()
+                tail = Tail(log, mark=mark)
+            else:
+                if (mark := tail.mark()) is None or mark.position == 0:
+                    got += lines_left(tail)  # of a file cut short before a byte of it was read, nobody can know
+                for older in range(rotations, 0, -1):
+                    (Path(folder) / f"log.{older}").rename(Path(folder) / f"log.{older + 1}")
+                rotations += 1
+                if step == "rename":
+                    got += tail.read()
+                    log.rename(Path(folder) / "log.1")
+                    log.touch()
+                    got += lines_left(tail)
+                else:
+                    shutil.copy(log, Path(folder) / "log.1")
+                    os.truncate(log, 0)
+                    got += lines_left(tail)
+        got += lines_left(tail)
+        tail.close()
+        assert got == written
+
+
+async def test_a_line_is_published_and_a_file_that_hangs_stops_nobody_else(
+    tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
+) -> None:
+    append(tmp_path / "a.log", "x\n")
+    reader, clock = make()
+    reader.close()
+    neighbour = Ticking()
+    async with Rig(tmp_path, reader, neighbour) as rig:
+        await rig.until(lambda: neighbour.reads > 5, "it runs")
+        append(tmp_path / "a.log", XID + "\n")
+        await rig.until(lambda: len(rig.samples(Source.KERNEL_LOG)) == 1, "the event")
+        (tmp_path / "a.log").write_bytes(b"\x00\xff garbage\n")
+        clock.seconds += 5
+        await rig.until(lambda: len(rig.samples(Source.KERNEL_LOG)) == 2, "the gap")
+        (tmp_path / "a.log").unlink()
+        clock.seconds += 5
+        await rig.until(lambda: "no file matches" in rig.condition(Source.KERNEL_LOG).reason, "it is gone")
+        before = neighbour.reads
+        await rig.until(lambda: neighbour.reads > before + 20, "the neighbour's reads")
+        append(tmp_path / "a.log", XID.replace("05:00", "06:00") + "\n")
+        clock.seconds += 5
+        await rig.until(lambda: rig.samples(Source.KERNEL_LOG)[-1].component == "gpu:h0/0000:06:00", "it is back")
 
 
 def test_a_change_wakes_the_reader(tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]) -> None:
@@ -144,97 +343,3 @@ def test_a_change_wakes_the_reader(tmp_path: Path, make: Callable[[], tuple[File
     assert select.select([fd], [], [], 0)[0] == []
     append(tmp_path / "a.log", "x\n")
     assert select.select([fd], [], [], 10)[0] == [fd]
-
-
-class Kernel:
-    """Stands for /dev/kmsg: each read gives one record, or the error that the kernel gives."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.records: list[bytes | OSError] = []
-        self.now_s = 1000.0
-        self.clock = TurnedClock()
-        self.path = tmp_path / "kmsg"
-        self.path.touch()
-        self.bookmarks = tmp_path / "bookmarks"
-
-    def _read(self, _: int, __: int) -> bytes:
-        if not self.records:
-            raise BlockingIOError
-        record = self.records.pop(0)
-        if isinstance(record, OSError):
-            raise record
-        return record
-
-    def log(self, number: int, at_s: float, text: str) -> None:
-        self.records.append(f"6,{number},{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=pci\n".encode())
-
-    def reader(self) -> KmsgReader:
-        made = KmsgReader(
-            str(self.path),
-            host="h0",
-            boot_id="b1",
-            clock=self.clock,
-            bookmarks=Bookmarks(self.bookmarks, monotonic_s=self.clock.monotonic_s),
-            kernel_s=lambda: self.now_s,
-            read_record=self._read,
-        )
-        made.open()
-        return made
-
-
-@pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
-    return Kernel(tmp_path)
-
-
-def test_a_record_gets_its_moment_from_the_time_since_boot(kernel: Kernel) -> None:
-    kernel.log(1, 990.0, XID)
-    (event,) = kernel.reader().read().samples
-    assert (kernel.clock.now() - event.observed_at).total_seconds() == 10.0
-
-
-def test_what_is_older_than_the_history_is_not_told_at_the_first_start(kernel: Kernel) -> None:
-    for number in range(1, 4):
-        kernel.log(number, 100.0, XID)
-    assert kernel.reader().read().samples == []
-
-
-def test_a_record_just_written_takes_the_wall_clock_when_the_kernels_has_drifted(kernel: Kernel) -> None:
-    reader = kernel.reader()
-    reader.read()
-    kernel.log(1, 950.0, XID)
-    (event,) = reader.read().samples
-    assert event.observed_at == kernel.clock.now()
-
-
-def test_overwritten_records_are_counted(kernel: Kernel) -> None:
-    kernel.log(1, 999.0, "x")
-    kernel.records.append(OSError(errno.EPIPE, os.strerror(errno.EPIPE)))
-    kernel.log(11, 999.5, XID)
-    event, lost = kernel.reader().read().samples
-    assert event.name == "xid"
-    assert isinstance(lost, State)
-    assert (lost.name, lost.value) == ("kernel_log_lost", "9")
-
-
-def test_after_a_restart_no_record_is_told_twice(kernel: Kernel) -> None:
-    kernel.log(1, 999.0, XID)
-    reader = kernel.reader()
-    assert len(reader.read().samples) == 1
-    reader.close()
-    kernel.log(1, 999.0, XID)
-    kernel.log(2, 999.0, XID)
-    assert len(kernel.reader().read().samples) == 1
-
-
-def test_a_log_that_is_missing_or_forbidden_says_what_to_do(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel.path.unlink()
-    with pytest.raises(Absent):
-        kernel.reader()
-
-    def forbidden(*_: object) -> int:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    with monkeypatch.context() as patched, pytest.raises(Unreadable, match="GOODPUT_KERNEL_LOG"):
-        patched.setattr("os.open", forbidden)
-        kernel.reader()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from collector_fixtures import HangingFile, Proc, Rig, Ticking, TurnedClock, register
@@ -38,7 +39,7 @@ class Host:
         self.tree = HostTree(root)
         self.clock = TurnedClock()
         self.run_dir = root / "run"
-        given = {"host": "h0", "boot_id": "b1", "clock": self.clock}
+        given: dict[str, Any] = {"host": "h0", "boot_id": "b1", "clock": self.clock}
         self.load = HostLoadReader(
             host="h0",
             boot_id="b1",

@@ -108,7 +108,52 @@ def parser() -> KernelLogParser:
         ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", "host_stall", "host:h0", "fatal"),
         ("rcu: INFO: rcu_sched self-detected stall on CPU", "host_stall", "host:h0", "error"),
         ("Memory cgroup out of memory: Killed process 42 (python3) total-vm:1kB", "host_stall", "host:h0", "error"),
-        ("nfs: server 10.0.0.1 not responding, still trying", "host_stall", "host:h0", "error"),
+        ("nfs: server 10.0.0.1 not responding, still trying", "storage_stall", "host:h0", "error"),
+        ("nfs: server 10.0.0.1 OK", "storage_stall", "host:h0", "info"),
+        (
+            "Lustre: 4242:0:(client.c:2289:ptlrpc_expire_one_request()) @@@ lustre-OST0001: Connection to lustre-OST0001 (at 10.0.0.5@o2ib) was lost; in progress operations using this service will wait",
+            "storage_stall",
+            "host:h0",
+            "error",
+        ),
+        (
+            "Lustre: lustre-OST0001-osc-ffff: Connection restored to 10.0.0.5@o2ib (at 10.0.0.5@o2ib)",
+            "storage_stall",
+            "host:h0",
+            "info",
+        ),
+        ("ceph: mds0 hung", "storage_stall", "host:h0", "error"),
+        ("libceph: osd12 (1)10.0.0.7:6801 socket closed (con state OPEN)", "storage_stall", "host:h0", "error"),
+        ("nvme nvme0: I/O 12 QID 4 timeout, aborting", "storage_stall", "host:h0", "error"),
+        (
+            "blk_update_request: I/O error, dev nvme0n1, sector 512 op 0x0:(READ) flags 0x0",
+            "storage_stall",
+            "host:h0",
+            "error",
+        ),
+        ("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 8c00004000010091", "machine_check", "host:h0", "info"),
+        (
+            "mce: [Hardware Error]: CPU 12: Machine Check Exception: 5 Bank 7: be00000000010090",
+            "machine_check",
+            "host:h0",
+            "fatal",
+        ),
+        (
+            "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x1 offset:0x0)",
+            "machine_check",
+            "host:h0",
+            "info",
+        ),
+        ("EDAC MC1: 2 UE memory scrubbing error on DIMM_B1 (channel:0 slot:0)", "machine_check", "host:h0", "fatal"),
+        ("{3}[Hardware Error]: event severity: corrected", "machine_check", "host:h0", "info"),
+        ("{3}[Hardware Error]: event severity: fatal", "machine_check", "host:h0", "fatal"),
+        ("Memory failure: 0x1234: recovery action for dirty LRU page: Recovered", "machine_check", "host:h0", "fatal"),
+        (
+            "mce: CPU5: Package temperature above threshold, cpu clock throttled (total events = 9)",
+            "throttled",
+            "host:h0",
+            "warning",
+        ),
         ("Linux version 5.15.0-112-generic (build@host)", "boot", "host:h0", "info"),
     ],
 )
@@ -194,17 +239,79 @@ def test_journal_exports_give_time_host_and_a_border_between_boots() -> None:
     )
     entries, log = JournalEntries(), parser()
     told: list[Event] = []
-    for line in export.split("\n"):
-        for placed in entries.feed(line):
-            event = log.see(placed)
-            if event is not None:
-                told.append(event)
+    for placed in entries.feed(export.encode()):
+        event = log.see(placed)
+        if event is not None:
+            told.append(event)
     assert [(event.name.value, event.component) for event in told] == [
         ("xid", "gpu:n1/0000:05:00"),
         ("boot", "host:n1"),
         ("link_down", "nic:n1/ib6/1"),
     ]
     assert told[0].observed_at == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def export(*fields: tuple[str, str]) -> bytes:
+    """One entry; a value with newlines with its length."""
+    parts = []
+    for name, value in fields:
+        data = value.encode()
+        parts.append(
+            name.encode() + (b"\n" + len(data).to_bytes(8, "little") + data if b"\n" in data else b"=" + data) + b"\n"
+        )
+    return b"".join(parts) + b"\n"
+
+
+@given(
+    st.lists(st.text("ab=\n{}x ", max_size=30), min_size=1, max_size=6),
+    st.lists(st.integers(1, 40), max_size=60),
+)
+def test_an_export_reads_the_same_wherever_it_is_cut(messages: list[str], cuts: list[int]) -> None:
+    data = b"".join(
+        export(("__CURSOR", f"s={number}"), ("__REALTIME_TIMESTAMP", "1767225600000000"), ("MESSAGE", message))
+        for number, message in enumerate(messages)
+    )
+    entries, told, at = JournalEntries(), [], 0
+    for size in cuts:
+        told += entries.feed(data[at : at + size])
+        at += size
+    told += entries.feed(data[at:])
+    assert [placed.text for placed in told] == [line for message in messages for line in message.split("\n") if line]
+    assert (entries.cursor, entries.seen, entries.damaged) == (f"s={len(messages) - 1}", len(messages), 0)
+
+
+def test_a_damaged_entry_costs_itself_only() -> None:
+    good = export(("__REALTIME_TIMESTAMP", "1767225600000000"), ("MESSAGE", "x"))
+    entries = JournalEntries()
+    told = entries.feed(good + b"this is no field but a line of text\nmore\n\n" + export(("MESSAGE", "undated")) + good)
+    assert [placed.text for placed in told] == ["x", "x"]
+    assert entries.damaged == 2
+
+
+def test_a_journal_in_json_is_read_with_its_odd_values() -> None:
+    lines = (
+        b'{"__REALTIME_TIMESTAMP":"1767225600000000","MESSAGE":[104,105]}\n'
+        b'{"__REALTIME_TIMESTAMP":"1767225600000000","MESSAGE":null}\n{"broken\n'
+        b'{"__REALTIME_TIMESTAMP":"1767225600000000","MESSAGE":["a","b"]}\n'
+    )
+    entries = JournalEntries()
+    assert [placed.text for placed in entries.feed(lines)] == ["hi", "a", "b"]
+    assert entries.damaged == 1
+
+
+def test_a_field_without_an_end_is_cut() -> None:
+    entries = JournalEntries()
+    told = entries.feed(b"__REALTIME_TIMESTAMP=1767225600000000\nMESSAGE=" + b"y" * 300_000)
+    told += entries.feed(b"y" * 300_000 + b"\n\n")
+    (placed,) = told
+    assert len(placed.text) < 70_000
+
+
+@given(st.lists(st.binary(max_size=80), max_size=20))
+def test_no_bytes_crash_the_export_reader_and_it_reads_on(parts: list[bytes]) -> None:
+    entries = JournalEntries()
+    for part in parts:
+        entries.feed(part)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the captures under ../shared are not here")

@@ -27,8 +27,14 @@ class Settings(CommonSettings):
     collector_off: str = Field(
         "", description="sources not to read (as `goodput collector check` names them, separated by commas)"
     )
-    kernel_log: str = Field("/dev/kmsg", description="device, or files (globs, separated by commas); empty: none")
+    kernel_log: str = Field(
+        "/dev/kmsg", description="device, `journal`, or files and pipes (globs, separated by commas); empty: none"
+    )
+    journalctl: str = Field("journalctl", description="how to call it, as `journalctl --directory=/host/var/log/journal`")
     job_logs: str = Field("", description="logs of training processes (globs, separated by commas)")
+    job_logs_of_ranks: bool = Field(
+        True, description="read what registered ranks write to: their output, NCCL_DEBUG_FILE, their flight recorder's files"
+    )
     flight_recorder_files: str = Field(
         "", description="where torch writes dumps, besides the run directory (globs, separated by commas)"
     )

@@ -11,8 +11,9 @@ import contextlib
 import glob
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class DumpReader:
         interval_s: float = 1.0,
         stable_for_s: float = 1.5,
         max_age_s: float = 3600.0,
+        more_patterns: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self.interval_s = interval_s
         self._run_dir = run_dir
@@ -66,12 +68,18 @@ class DumpReader:
         self._bookmarks = bookmarks
         self._stable_for_s = stable_for_s
         self._max_age_s = max_age_s
+        self._more_patterns = more_patterns
+        self._unkept: list[Path] = []
         self._told: OrderedDict[Path, _Version] = OrderedDict()
         self._growing: dict[Path, tuple[_Version, float]] = {}
         self._contents: OrderedDict[bytes, None] = OrderedDict()
 
     def open(self) -> None:
-        """Nothing to open: folders may come and go."""
+        """Nothing to open: folders may come and go. What was told too late is told again."""
+        for path in self._unkept:
+            self._told.pop(path, None)
+            self._contents.clear()
+        self._unkept = []
 
     def wake_fd(self) -> int | None:
         return None
@@ -80,22 +88,28 @@ class DumpReader:
         dumps: list[FlightRecorderDump] = []
         states: list[State] = []
         ranks: list[RankRegistered] | None = None
+        marks: dict[str, int | str] = {}
         for path, version in self._complete():
             if len(dumps) + len(states) >= READ_PER_ROUND:
                 break
             self._remember(path, version)
-            self._bookmarks.set(f"dump/{path}", version.mtime_ns)
+            marks[f"dump/{path}"] = version.mtime_ns
+            self._unkept.append(path)
             ranks = list(registered_ranks(self._run_dir)) if ranks is None else ranks
             told = self._tell(path, version, ranks)
             if isinstance(told, FlightRecorderDump):
                 dumps.append(told)
             elif told is not None:
                 states.append(told)
-        return Reading(samples=states, dumps=dumps)
+        return Reading(samples=states, dumps=dumps, kept=partial(self._keep, marks) if marks else None)
 
     def close(self) -> None:
         """Nothing is held open; what has been told stays told."""
         self._bookmarks.save()
+
+    def _keep(self, marks: dict[str, int | str]) -> None:
+        self._unkept = []
+        self._bookmarks.keep(marks)
 
     def _complete(self) -> Iterator[tuple[Path, _Version]]:
         """Files not told yet that will not change any more."""
@@ -117,6 +131,8 @@ class DumpReader:
             seen, since_s = self._growing.get(path, (None, now_s))
             if seen != version:
                 self._growing[path] = (version, now_s)
+                while len(self._growing) > FILES_MAX:
+                    self._growing.pop(next(iter(self._growing)))
             elif now_s - since_s >= self._stable_for_s:
                 self._growing.pop(path, None)
                 yield path, version
@@ -124,7 +140,7 @@ class DumpReader:
     def _candidates(self) -> Iterator[tuple[Path, bool]]:
         own = sorted((self._run_dir / "dumps").glob("*/*"))[:FILES_MAX]
         yield from ((path, True) for path in own if not path.name.startswith(".") and path.is_file())
-        for pattern in self._patterns:
+        for pattern in dict.fromkeys((*self._patterns, *self._more_patterns())):
             for name in sorted(glob.glob(pattern, recursive=True))[:FILES_MAX]:  # noqa: PTH207
                 path = Path(name)
                 if path.is_file() and not path.name.startswith(".") and not path.name.endswith(".tmp"):

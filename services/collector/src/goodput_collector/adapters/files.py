@@ -1,215 +1,186 @@
 """Log files as they grow: kernel logs kept by a syslog daemon, journal exports, job logs.
 
-A file is read from where the last run left off, else from its end; one that appears later, from its start. A rotated
-file is read to its end before its successor is opened; one that shrank starts anew. A last line without its newline
-waits for the rest. Bounds: so many bytes a file and read (what is left comes with the next), so long a line (the rest
-of it is cut).
+A file is read from where the last run left off, else from its end; one that appears later, from its start. Rotation
+loses nothing: a file that was renamed is read to its end before its successor is opened; of one that was copied and cut
+short, or rotated and packed while nobody looked, the rest is read from the copy. What was read last is known by its
+bytes (`Mark.foot`), not by a name or an inode number, which are used again. A last line without its newline waits for
+the rest. Bounds: so many bytes a file and read (what is left comes with the next), so long a line (the rest of it is cut).
 """
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
-from collections.abc import Callable, Iterable, Sequence
+import stat
+import zlib
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
-from goodput_collector.adapters.bookmarks import Bookmarks
-from goodput_collector.adapters.inotify import FolderWatch
-from goodput_collector.application.ports import Reading
-from goodput_collector.domain.dedup import Folder
-from goodput_common.contracts.telemetry import Event, Sample, Source
-from goodput_common.runtime.clock import Clock
+from goodput_collector.adapters.rotated import unread_lines
 
 READ_BYTES = 1 << 20
 LINE_BYTES = 64 * 1024
-FILES_MAX = 512
-INTERVAL_S = 1.0
-INTERVAL_UNWATCHED_S = 0.2
+FOOT_BYTES = 64
+
+
+class Mark(NamedTuple):
+    """How far a file was read, and a checksum of the last bytes before that place."""
+
+    inode: int
+    position: int
+    foot: int
+
+    def text(self) -> str:
+        return f"{self.inode}:{self.position}:{self.foot}"
+
+    @classmethod
+    def of_text(cls, text: str | None) -> Mark | None:
+        parts = (text or "").split(":")
+        if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+            return None
+        return cls(*(int(part) for part in parts))
 
 
 class Tail:
     """The new lines of one file. `read` raises OSError only for trouble other than the file not being there."""
 
-    def __init__(self, path: Path, *, position: int | None) -> None:
-        """`position` None: the end."""
+    def __init__(self, path: Path, *, mark: Mark | None = None, from_end: bool = False) -> None:
+        """Where to begin: behind `mark`, else at the end or at the start."""
         self._path = path
-        self._start = position
+        self._begin = mark
+        self._from_end = from_end
         self._file: int | None = None
+        self._is_pipe = False
         self._inode = 0
         self._position = 0
+        self._last_foot = 0
         self._partial = b""
+        self._cutting = False
+        self.gaps = 0
+        """How often what was in a file before it was cut short or replaced could not be found any more."""
 
     @property
     def inode(self) -> int:
         return self._inode
 
-    @property
-    def position(self) -> int:
-        """Behind the last whole line that was given out."""
-        return self._position - len(self._partial)
+    def mark(self) -> Mark | None:
+        """Behind the last whole line that was given out; None for what cannot be read again."""
+        if self._file is None or self._is_pipe:
+            return None
+        position = self._position - len(self._partial)
+        return Mark(self._inode, position, _foot(self._file, position))
 
-    def read(self, limit: int = READ_BYTES) -> list[str]:
-        if self._file is None and not self._open():
-            return []
-        assert self._file is not None
-        size = os.fstat(self._file).st_size
-        if size < self._position:  # truncated in place
-            self._position, self._partial = 0, b""
-            os.lseek(self._file, 0, os.SEEK_SET)
-        data = os.read(self._file, limit)
-        self._position += len(data)
+    def read(self, limit: int = READ_BYTES) -> list[bytes]:
+        lines: list[bytes] = []
+        if self._file is None:
+            lines = self._open()
+            if self._file is None:
+                return lines
+        if not self._is_pipe and self._was_cut_short():
+            lines += self._rest(Mark(self._inode, self._position, self._last_foot))
+            self._go_to(0)
+        data = self._next(limit)
         if not data and self._replaced():
-            lines = [self._partial] if self._partial else []
+            if self._partial:
+                lines.append(self._partial)
             self.close()
-            self._start = 0
-            return [line.decode("utf-8", "replace") for line in lines] + self.read(limit)
-        *whole, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > LINE_BYTES:
-            whole.append(self._partial[:LINE_BYTES])
-            self._partial = self._partial[-1:] if self._partial.endswith(b"\r") else b""
-        return [line[:LINE_BYTES].decode("utf-8", "replace") for line in whole]
+            return lines + self.read(limit)
+        return lines + self._split(data)
 
     def close(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.close(self._file)
-        self._file, self._partial = None, b""
+        self._file, self._partial, self._cutting = None, b"", False
 
-    def _open(self) -> bool:
+    # -- where it stands --------------------------------------------------------------------------------------------
+
+    def _open(self) -> list[bytes]:
+        """Opens it if it is there; gives what its predecessor still held."""
         try:
             self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
-            return False
+            return []
         status = os.fstat(self._file)
-        self._inode = status.st_ino
-        start = status.st_size if self._start is None else min(self._start, status.st_size)
-        self._position = os.lseek(self._file, start, os.SEEK_SET)
-        self._start = 0
-        return True
+        self._inode, self._is_pipe = status.st_ino, stat.S_ISFIFO(status.st_mode)
+        begin, self._begin = self._begin, None
+        from_end, self._from_end = self._from_end, False
+        if self._is_pipe:
+            return []
+        if begin is None:
+            self._go_to(status.st_size if from_end else 0)
+            return []
+        if begin.position <= status.st_size and begin.foot == _foot(self._file, begin.position):
+            self._go_to(begin.position)
+            return []
+        self._go_to(0)
+        return self._rest(begin)
+
+    def _go_to(self, position: int) -> None:
+        assert self._file is not None
+        self._position = os.lseek(self._file, position, os.SEEK_SET)
+        self._partial, self._cutting = b"", False
+        self._last_foot = _foot(self._file, position)
+
+    def _was_cut_short(self) -> bool:
+        """Smaller than it was, or grown again beyond that with other bytes."""
+        assert self._file is not None
+        size = os.fstat(self._file).st_size
+        if size < self._position:
+            return True
+        return size > self._position and _foot(self._file, self._position) != self._last_foot
 
     def _replaced(self) -> bool:
+        if self._is_pipe:
+            return False
         try:
             return self._path.stat().st_ino != self._inode
         except FileNotFoundError:
             return False
 
+    def _rest(self, mark: Mark) -> list[bytes]:
+        """What stood behind `mark` before the file was cut short or replaced, from where it was put; begins with the
+        half line that was read already."""
+        found = unread_lines(self._path, position=mark.position, is_it=lambda foot: zlib.crc32(foot) == mark.foot)
+        partial, self._partial = self._partial, b""
+        if found is None:
+            self.gaps += mark.position > 0
+            return [partial] if partial else []
+        if partial and found:
+            found[0] = partial + found[0]
+        return [line[:LINE_BYTES] for line in found]
 
-class LineParser(Protocol):
-    def feed(self, line: str) -> Event | None: ...
+    # -- what it says -----------------------------------------------------------------------------------------------
 
+    def _next(self, limit: int) -> bytes:
+        assert self._file is not None
+        try:
+            data = os.read(self._file, limit)
+        except BlockingIOError:  # a pipe whose writer is silent
+            return b""
+        self._position += len(data)
+        if data and not self._is_pipe:
+            self._last_foot = (
+                zlib.crc32(data[-FOOT_BYTES:]) if len(data) >= FOOT_BYTES else _foot(self._file, self._position)
+            )
+        return data
 
-class FileReader:
-    """All files that match the patterns, through one parser each. See `goodput_collector.application.ports.SourceReader`.
-
-    `parser_of` makes a parser for a path; `before_read` is told the time before the lines of a read are parsed.
-    """
-
-    interval_s = 1.0
-    deadline_s = 5.0
-
-    def __init__(
-        self,
-        source: Source,
-        patterns: Sequence[str],
-        *,
-        parser_of: Callable[[Path], LineParser],
-        before_read: Callable[[], None],
-        clock: Clock,
-        bookmarks: Bookmarks,
-        look_every_s: float = 1.0,
-    ) -> None:
-        self.source = source
-        self.instance = ""
-        self._patterns = patterns
-        self._parser_of = parser_of
-        self._before_read = before_read
-        self._clock = clock
-        self._bookmarks = bookmarks
-        self._look_every_s = look_every_s
-        self._looked_s = float("-inf")
-        self._first_look = True
-        self._tails: dict[Path, tuple[Tail, LineParser]] = {}
-        self._folder = Folder()
-        self._trouble = ""
-        self._watch: FolderWatch | None = None
-
-    def open(self) -> None:
-        self._looked_s = float("-inf")
-        self._watch = FolderWatch()
-        self.interval_s = INTERVAL_S if self._watch.fd is not None else INTERVAL_UNWATCHED_S
-
-    def wake_fd(self) -> int | None:
-        return None if self._watch is None else self._watch.fd
-
-    def read(self) -> Reading:
-        if self._watch is not None:
-            self._watch.clear()
-        self._look()
-        self._before_read()
-        samples: list[Sample] = []
-        trouble = self._trouble
-        for path, (tail, parser) in self._tails.items():
-            try:
-                lines = tail.read()
-            except OSError as error:
-                trouble = f"{path}: {error.strerror or error}"
-                continue
-            if not lines:
-                continue
-            for event in _events(lines, parser):
-                samples += self._folder.add(event)
-            self._bookmarks.set(f"file/{path}/{tail.inode}", tail.position)
-        samples += self._folder.flush(self._clock.now())
-        return Reading(samples=samples, trouble=trouble)
-
-    def close(self) -> None:
-        for tail, _ in self._tails.values():
-            tail.close()
-        self._tails.clear()
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = None
-        self._bookmarks.save()
-
-    def _look(self) -> None:
-        """Find files that are new; forget those that are gone."""
-        if self._clock.monotonic_s() - self._looked_s < self._look_every_s:
-            return
-        self._looked_s = self._clock.monotonic_s()
-        found = {Path(name) for pattern in self._patterns for name in glob.glob(pattern, recursive=True)}  # noqa: PTH207
-        files = sorted(path for path in found if path.is_file())
-        self._trouble = "" if files else f"no file matches {', '.join(self._patterns)} yet"
-        if len(files) > FILES_MAX:
-            self._trouble = f"{len(files)} files match; the first {FILES_MAX} are read"
-            files = files[:FILES_MAX]
-        for gone in [path for path in self._tails if path not in files]:
-            self._tails.pop(gone)[0].close()
-        for path in files:
-            if path not in self._tails:
-                self._tails[path] = (Tail(path, position=self._start_of(path)), self._parser_of(path))
-        self._first_look = False
-        if self._watch is not None:
-            self._watch.watch({path.parent for path in files} | {_folder_of(pattern) for pattern in self._patterns})
-
-    def _start_of(self, path: Path) -> int | None:
-        with contextlib.suppress(OSError):
-            known = self._bookmarks.get(f"file/{path}/{path.stat().st_ino}")
-            if known is not None:
-                return known
-        return None if self._first_look else 0
+    def _split(self, data: bytes) -> list[bytes]:
+        *whole, partial = (self._partial + data).split(b"\n")
+        if whole and self._cutting:
+            self._cutting = False
+            whole.pop(0)
+        if len(partial) > LINE_BYTES:
+            if not self._cutting:
+                whole.append(partial[:LINE_BYTES])
+            self._cutting, partial = True, b""
+        self._partial = b"" if self._cutting else partial
+        return [line[:LINE_BYTES] for line in whole]
 
 
-def _folder_of(pattern: str) -> Path:
-    """The folder in which a pattern's first file may appear."""
-    parts = Path(pattern).parts
-    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return Path(*parts[:wild])
-
-
-def _events(lines: Iterable[str], parser: LineParser) -> Iterable[Event]:
-    for line in lines:
-        event = parser.feed(line)
-        if event is not None:
-            yield event
+def _foot(file: int, position: int) -> int:
+    size = min(FOOT_BYTES, position)
+    try:
+        return zlib.crc32(os.pread(file, size, position - size))
+    except OSError:
+        return 0

@@ -1,12 +1,11 @@
 """The kernel's own log, from /dev/kmsg: every record once, in order, the moment it is written.
 
-A record is `<priority>,<number>,<µs since boot>,<flags>;<text>`. Numbers have no gaps; when one shows, or the kernel
-answers EPIPE, records were overwritten before they were read, and how many is told as a state. The kernel's clock
-stands still in suspend and drifts against the wall clock, so a record that has just been written takes the wall clock's
-time if the two disagree.
+Records are numbered without gaps; when one shows, records were overwritten before they were read, and how many is told as
+an event: what they said is not known. The kernel's clock stands still in suspend and drifts against the wall clock, so a
+record that has just been written takes the wall clock's time if the two disagree.
 
 What was logged before the collector started is read too (a GPU may have been lost a minute ago), but not told again
-after a restart: the last number told is kept as a bookmark.
+after a restart: the number of the last record whose events are in the spool is kept as a bookmark.
 """
 
 from __future__ import annotations
@@ -14,24 +13,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
+
+import msgspec
 
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.domain.dedup import Folder
 from goodput_collector.domain.kernel_log import NEEDLES, KernelLogParser
+from goodput_collector.domain.kernel_record import parse_record
+from goodput_collector.domain.line_counts import LineCounts
 from goodput_collector.domain.timestamps import LineClock, Placed
 from goodput_common.contracts import ids
-from goodput_common.contracts.telemetry import Sample, Source, State
+from goodput_common.contracts.telemetry import Event, EventName, Sample, Severity, Source
 from goodput_common.runtime.clock import Clock
 
 RECORD_BYTES = 16 * 1024
 RECORDS_PER_READ = 5000
 DRIFT_S = 1.0
-_RECORD = re.compile(rb"^\d+,(?P<number>\d+),(?P<usec>\d+),[^;]*;(?P<text>[^\n]*)")
+TEXTS_REMEMBERED = 256
 
 
 def _kernel_s() -> float:
@@ -59,7 +62,7 @@ class KmsgReader:
         read_record: Callable[[int, int], bytes] = os.read,
     ) -> None:
         self._path = path
-        self._host = host
+        self._host = ids.host_id(host)
         self._mark = f"kmsg/{boot_id}"
         self._clock = clock
         self._bookmarks = bookmarks
@@ -68,11 +71,12 @@ class KmsgReader:
         self._read_record = read_record
         self._parser = KernelLogParser(host=host, clock=LineClock())
         self._folder = Folder()
+        self._remembered: dict[bytes, Event | None] = {}
+        self._counts = LineCounts(self._host, self.source)
         self._fd: int | None = None
-        self._number: int | None = None
+        self._number: int | None = None  # of the last record read
+        self._kept: int | None = None  # of the last one whose events are in the spool
         self._told_up_to: int | None = None
-        self._lost = 0
-        self._lost_told = 0
         self._caught_up = False
 
     def open(self) -> None:
@@ -82,10 +86,14 @@ class KmsgReader:
             raise Absent(f"there is no {self._path} here") from None
         except PermissionError:
             raise Unreadable(
-                f"not allowed to read {self._path}: give the collector CAP_SYSLOG, or set GOODPUT_KERNEL_LOG to a log file"
+                f"not allowed to read {self._path}",
+                remedy="give the collector CAP_SYSLOG, run it as root, or set GOODPUT_KERNEL_LOG to `journal` or log files",
             ) from None
         self._caught_up = False
-        self._told_up_to = self._number if self._number is not None else self._bookmarks.get(self._mark)
+        if self._kept != self._number:  # a reading that came too late: its records are read again
+            self._folder = Folder()
+        self._told_up_to = self._kept if self._kept is not None else self._bookmarks.get(self._mark)
+        self._number = self._told_up_to
 
     def wake_fd(self) -> int | None:
         return self._fd
@@ -104,21 +112,15 @@ class KmsgReader:
                 if error.errno == errno.EPIPE:  # overwritten; the next read goes on behind the hole
                     continue
                 raise
-            samples += self._tell(record)
-        samples += self._folder.flush(self._clock.now())
-        if self._lost > self._lost_told:
-            self._lost_told = self._lost
-            samples.append(
-                State(
-                    component=ids.host_id(self._host),
-                    name="kernel_log_lost",
-                    observed_at=self._clock.now(),
-                    value=str(self._lost),
-                )
-            )
-        if self._number is not None:
-            self._bookmarks.set(self._mark, self._number)
-        return Reading(samples=samples)
+            if not record:
+                self._caught_up = True
+                break
+            self._tell(record, samples)
+        now = self._clock.now()
+        samples += self._folder.flush(now)
+        samples += self._counts.due(now, self._clock.monotonic_s())
+        kept = partial(self._keep, self._number, bool(samples)) if self._number is not None else None
+        return Reading(samples=samples, covered=[self._host], kept=kept)
 
     def close(self) -> None:
         if self._fd is not None:
@@ -127,24 +129,57 @@ class KmsgReader:
         self._fd = None
         self._bookmarks.save()
 
-    def _tell(self, record: bytes) -> list[Sample]:
-        match = _RECORD.match(record)
-        if match is None:
-            return []
-        number = int(match["number"])
-        if self._number is not None and number > self._number + 1:
-            self._lost += number - self._number - 1
+    def _keep(self, number: int, told: bool) -> None:
+        self._kept = number
+        if told:
+            self._bookmarks.keep({self._mark: number})
+        else:
+            self._bookmarks.set(self._mark, number)
+
+    def _tell(self, raw: bytes, samples: list[Sample]) -> None:
+        record = parse_record(raw)
+        if record is None:
+            self._counts.seen += 1
+            return
+        before, number = self._number, record.number
         if self._told_up_to is not None and number <= self._told_up_to:
-            return []
+            return
         self._number = number
-        text = match["text"]
-        if not NEEDLES.found_in(text):
-            return []
-        age_s = self._kernel_s() - int(match["usec"]) / 1e6
+        age_s = self._kernel_s() - record.since_boot_s
+        old = not self._caught_up and self._told_up_to is None and age_s > self._history_s
+        if before is not None and number > before + 1 and not old:
+            samples.append(self._gap(number - before - 1, before))
+        self._counts.seen += 1
+        if old or not NEEDLES.found_in(record.text):
+            return
         if self._caught_up and abs(age_s) > DRIFT_S:
             age_s = 0.0
-        elif self._told_up_to is None and age_s > self._history_s:
-            return []
         at = self._clock.now() - timedelta(seconds=max(0.0, age_s))
-        event = self._parser.see(Placed(at, text.decode("utf-8", "replace"), "", "", ""))
-        return [] if event is None else list(self._folder.add(event))
+        for line in record.text.split(b"\n"):
+            event = self._event(line, at)
+            if event is not None:
+                self._counts.matched += 1
+                samples.extend(self._folder.add(event))
+
+    def _event(self, line: bytes, at: datetime) -> Event | None:
+        """A broken device says the same line over and over: only the first one is parsed."""
+        if line in self._remembered:
+            known = self._remembered[line]
+            return None if known is None else msgspec.structs.replace(known, observed_at=at)
+        event = self._parser.see(Placed(at, line.decode("utf-8", "replace"), "", "", ""))
+        if b"SXid" not in line:  # of those the lines before matter
+            if len(self._remembered) >= TEXTS_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[line] = event
+        return event
+
+    def _gap(self, missed: int, after: int) -> Event:
+        self._counts.lost += missed
+        return Event(
+            component=self._host,
+            name=EventName.LOG_GAP,
+            observed_at=self._clock.now(),
+            severity=Severity.WARNING,
+            excerpt=f"{missed} records of the kernel's log were overwritten before they could be read",
+            attrs={"missed": str(missed), "after": str(after), "log": self._path},
+        )

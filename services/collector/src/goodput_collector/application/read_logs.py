@@ -103,11 +103,11 @@ class LogReader:
             yield from self._line(chunk[begin:end], chunk, begin)
 
     def _line(self, raw: bytes, chunk: bytes = b"", begin: int = 0) -> Iterator[Event]:
-        line = raw[:LINE_BYTES].decode("utf-8", "replace")
         if self._entries is not None:
-            for entry in self._entries.feed(line):
+            for entry in self._entries.feed(raw + b"\n"):
                 yield from _some(self._kernel.see(entry))
             return
+        line = raw[:LINE_BYTES].decode("utf-8", "replace")
         stamp = self._clock.split(line)
         if begin and not stamp.dated:
             self._set_clock(chunk, begin)

@@ -37,7 +37,9 @@ NEEDLES = Needles(
     ),
     *(b" carrier", b"link connected", b"link disconnected", b"AER: ", b"PCIe Bus Error", b"DPC: ", b"pciehp"),
     *(b"blocked for more than", b"soft lockup", b"hard LOCKUP", b"ut of memory", b"rcu: INFO"),
-    *(b"not responding", b"Lustre", b"Linux version ", b"-- Boot ", b"-- Reboot "),
+    *(b"not responding", b"nfs: server", b"Lustre", b"ceph: ", b"mmfs: ", b"nvme nvme", b"timing out command"),
+    *(b"I/O error, dev", b"[Hardware Error]", b"EDAC MC", b"Memory failure: ", b"achine check", b"temperature"),
+    *(b"MCE", b"Linux version ", b"-- Boot ", b"-- Reboot "),
 )
 """In every line that the parser can make something of; a reader of large logs skips the others unread."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from goodput_collector.adapters.dumps import DumpReader
-from goodput_collector.adapters.process import ProcessReader
+from goodput_collector.adapters.process import ProcessReader, registered_ranks
+from goodput_collector.adapters.rank_files import RankFiles
 from goodput_collector.application.ports import SourceReader
 from goodput_collector.settings import listed
 from goodput_collector.wiring.given import Given
@@ -11,6 +12,7 @@ from goodput_collector.wiring.given import Given
 
 def readers(given: Given) -> list[SourceReader]:
     settings = given.settings
+    files = RankFiles(lambda: registered_ranks(settings.run_dir), host=given.host, proc_root=given.proc_root)
     return [
         ProcessReader(
             run_dir=settings.run_dir,
@@ -24,6 +26,7 @@ def readers(given: Given) -> list[SourceReader]:
         DumpReader(
             run_dir=settings.run_dir,
             patterns=listed(settings.flight_recorder_files),
+            more_patterns=files.dump_patterns if settings.job_logs_of_ranks else tuple,
             fabric=settings.fabric,
             host=given.host,
             clock=given.clock,

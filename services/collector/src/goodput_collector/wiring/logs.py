@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import time
+import weakref
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from goodput_collector.adapters.files import FileReader, LineParser
+from goodput_collector.adapters.file_reader import FileReader
+from goodput_collector.adapters.journal import JournalReader
 from goodput_collector.adapters.kmsg import KmsgReader
 from goodput_collector.adapters.process import registered_ranks
+from goodput_collector.adapters.rank_files import LogOwner, RankFiles
 from goodput_collector.application.ports import SourceReader
 from goodput_collector.domain.kernel_log import KernelLogParser
+from goodput_collector.domain.log_lines import JobLines, KernelLines
 from goodput_collector.domain.nccl_log import JobLogParser, rank_of_log
 from goodput_collector.domain.timestamps import LineClock
 from goodput_collector.settings import listed
@@ -19,12 +25,15 @@ from goodput_collector.wiring.given import Given
 from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.clock import Clock
 
+JOURNAL = "journal"
+
 
 def readers(given: Given) -> list[SourceReader]:
     found: list[SourceReader] = []
     if kernel_log := _kernel_log(given):
         found.append(kernel_log)
-    if patterns := listed(given.settings.job_logs):
+    patterns = listed(given.settings.job_logs)
+    if patterns or given.settings.job_logs_of_ranks:
         found.append(_job_logs(given, patterns))
     return found
 
@@ -34,6 +43,14 @@ def _kernel_log(given: Given) -> SourceReader | None:
     patterns = listed(settings.kernel_log)
     if not patterns:
         return None
+    if patterns == (JOURNAL,):
+        return JournalReader(
+            host=settings.host,
+            clock=clock,
+            bookmarks=bookmarks,
+            command=shlex.split(settings.journalctl),
+            history_s=settings.history_s,
+        )
     if len(patterns) == 1 and _is_device(patterns[0]):
         return KmsgReader(
             patterns[0],
@@ -45,26 +62,52 @@ def _kernel_log(given: Given) -> SourceReader | None:
         )
     clocks = _LineClocks(clock)
 
-    def parser_of(_: Path) -> LineParser:
-        return KernelLogParser(host=settings.host, clock=clocks.make())
+    def lines_of(_: Path) -> KernelLines:
+        return KernelLines(KernelLogParser(host=settings.host, clock=clocks.make()))
 
     return FileReader(
-        Source.KERNEL_LOG, patterns, parser_of=parser_of, before_read=clocks.refresh, clock=clock, bookmarks=bookmarks
+        Source.KERNEL_LOG,
+        patterns,
+        host=settings.host,
+        lines_of=lines_of,
+        before_read=clocks.refresh,
+        clock=clock,
+        bookmarks=bookmarks,
     )
 
 
 def _job_logs(given: Given, patterns: tuple[str, ...]) -> SourceReader:
     settings, clock, bookmarks = given.settings, given.clock, given.bookmarks
     clocks = _LineClocks(clock)
+    files = RankFiles(lambda: registered_ranks(settings.run_dir), host=settings.host, proc_root=settings.proc_root)
+    owners: dict[Path, LogOwner] = {}
 
-    def parser_of(path: Path) -> LineParser:
-        jobs = {each.job for each in registered_ranks(settings.run_dir)}
-        job = jobs.pop() if len(jobs) == 1 else path.stem
-        return JobLogParser(host=settings.host, clock=clocks.make(), job=job, rank=rank_of_log(path.name))
+    def named() -> Iterable[Path]:
+        owners.clear()
+        owners.update(files.logs() if settings.job_logs_of_ranks else {})
+        return tuple(owners)
+
+    def lines_of(path: Path) -> JobLines:
+        owner = owners.get(path)
+        job, rank = (owner.job, owner.rank) if owner is not None else (_only_job(settings.run_dir) or path.stem, None)
+        rank = rank_of_log(path.name) if rank is None else rank
+        return JobLines(JobLogParser(host=settings.host, clock=clocks.make(), job=job, rank=rank))
 
     return FileReader(
-        Source.JOB_LOG, patterns, parser_of=parser_of, before_read=clocks.refresh, clock=clock, bookmarks=bookmarks
+        Source.JOB_LOG,
+        patterns,
+        host=settings.host,
+        lines_of=lines_of,
+        before_read=clocks.refresh,
+        clock=clock,
+        bookmarks=bookmarks,
+        named=named,
     )
+
+
+def _only_job(run_dir: Path) -> str:
+    jobs = {each.job for each in registered_ranks(run_dir)}
+    return jobs.pop() if len(jobs) == 1 else ""
 
 
 class _LineClocks:
@@ -72,7 +115,7 @@ class _LineClocks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._made: list[LineClock] = []
+        self._made: weakref.WeakSet[LineClock] = weakref.WeakSet()  # files come and go
 
     def make(self) -> LineClock:
         now = self._clock.now()
@@ -82,7 +125,7 @@ class _LineClocks:
             zone=datetime.now().astimezone().tzinfo or UTC,
             live=True,
         )
-        self._made.append(made)
+        self._made.add(made)
         return made
 
     def refresh(self) -> None:
