@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from goodput_common.store.engine import create_engine
 from goodput_common.store.inbox import first_time, inbox_table, prune_inbox
+from goodput_common.store.testing import schema_in
 
 METADATA = sa.MetaData(schema="svc")
 INBOX = inbox_table(METADATA)
@@ -21,12 +21,8 @@ EFFECTS = sa.Table("effects", METADATA, sa.Column("message_id", sa.Text))
 
 @pytest.fixture
 async def engine(fresh_database: str) -> AsyncIterator[AsyncEngine]:
-    engine = create_engine(fresh_database)
-    async with engine.begin() as connection:
-        await connection.execute(sa.text("CREATE SCHEMA svc"))
-        await connection.run_sync(METADATA.create_all)
-    yield engine
-    await engine.dispose()
+    async with schema_in(fresh_database, METADATA) as made:
+        yield made
 
 
 async def _handle(engine: AsyncEngine, message_id: str) -> bool:

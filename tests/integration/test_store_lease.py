@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from goodput_common.store.engine import create_engine
 from goodput_common.store.lease import Lease, LeaseLost, lease_table
+from goodput_common.store.testing import kill_backends, schema_in
 
 METADATA = sa.MetaData(schema="svc")
 LEASE = lease_table(METADATA)
@@ -23,12 +24,8 @@ QUICK = {"retry_s": 0.05, "heartbeat_s": 0.05}
 
 @pytest.fixture
 async def engine(fresh_database: str) -> AsyncIterator[AsyncEngine]:
-    engine = create_engine(fresh_database, application_name="observer")
-    async with engine.begin() as connection:
-        await connection.execute(sa.text("CREATE SCHEMA svc"))
-        await connection.run_sync(METADATA.create_all)
-    yield engine
-    await engine.dispose()
+    async with schema_in(fresh_database, METADATA) as made:
+        yield made
 
 
 @pytest.fixture
@@ -46,12 +43,6 @@ async def replica(engine: AsyncEngine) -> AsyncIterator[Callable[..., Lease]]:
     for lease, own in made:
         await lease.release()
         await own.dispose()
-
-
-async def _kill_backends(engine: AsyncEngine, application: str) -> None:
-    query = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = :name"
-    async with engine.begin() as connection:
-        assert (await connection.execute(sa.text(query), {"name": application})).scalar_one() >= 1
 
 
 async def test_one_holds_it_and_the_next_gets_it_with_a_higher_token(replica: Callable[..., Lease]) -> None:
@@ -85,7 +76,7 @@ async def test_it_is_lost_with_its_connection_and_said_so(engine: AsyncEngine, r
     one, two = replica("one"), replica("two")
     await one.acquire()
     waiting = asyncio.create_task(two.acquire())
-    await _kill_backends(engine, "one")
+    await kill_backends(engine, "one")
     async with asyncio.timeout(20):
         await one.lost()
         assert await waiting == 2
@@ -115,7 +106,7 @@ async def test_a_takeover_waits_for_the_end_of_a_transaction_that_was_checked(
     waiting = asyncio.create_task(two.acquire())
     async with engine.begin() as connection:
         await one.check(connection)
-        await _kill_backends(engine, "one")
+        await kill_backends(engine, "one")
         async with asyncio.timeout(20):
             await one.lost()
         await asyncio.sleep(0.3)
