@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from goodput_collector.adapters.dcgm import DcgmReader
 from goodput_collector.adapters.nvml import NvmlReader
 from goodput_collector.adapters.nvml_events import NvmlEventReader
 from goodput_collector.adapters.nvml_library import NvmlLibrary
@@ -25,4 +26,14 @@ def readers(given: Given) -> list[SourceReader]:
         ),
         NvmlEventReader(library, host=given.host, clock=given.clock),
     ]
+    if settings.dcgm_url:
+        found.append(
+            DcgmReader(
+                settings.dcgm_url,
+                host=given.host,
+                boot_id=given.boot_id,
+                clock=given.clock,
+                interval_s=settings.dcgm_interval_s,
+            )
+        )
     return found
