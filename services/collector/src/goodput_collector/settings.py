@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
@@ -44,6 +45,8 @@ class Settings(CommonSettings):
     netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression)")
     rdma_interval_s: float = Field(5.0, ge=0.5, le=300)
     nvml_interval_s: float = Field(1.0, ge=0.2, le=60, description="between two looks at clocks, power and temperature")
+    dcgm_url: str = Field("", description="a dcgm-exporter, as http://127.0.0.1:9400/metrics; empty: none")
+    dcgm_interval_s: float = Field(10.0, ge=1, le=600)
     storage_stalled_after_s: float = Field(
         20.0, ge=2, le=3600, description="a disk or mount that has answered nothing for so long while asked has stalled"
     )
@@ -64,6 +67,14 @@ class Settings(CommonSettings):
             re.compile(value)
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}") from None
+        return value
+
+    @field_validator("dcgm_url")
+    @classmethod
+    def _plain_http(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme != "http" or not parts.hostname or parts.username or parts.password or parts.port == 0):
+            raise ValueError("expected http://host:port/path, without user and password")
         return value
 
     @field_validator("collector_off")

@@ -16,6 +16,7 @@ FAMILIES = (logs, gpu, network, host, job, switches)
 
 SWITCHED_ON_BY = {
     Source.KERNEL_LOG: "GOODPUT_KERNEL_LOG=/dev/kmsg",
+    Source.DCGM: "GOODPUT_DCGM_URL=http://127.0.0.1:9400/metrics",
     Source.JOB_LOG: "GOODPUT_JOB_LOGS=<globs>",
     Source.SWITCH: "GOODPUT_SWITCHES=<file of JSON>",
 }
