@@ -1,4 +1,4 @@
-"""What tests of the store share: a schema in a fresh database; for the outbox a bus that can fail, and a look at its rows."""
+"""What tests of the store share: a schema in a fresh database; for the outbox a bus that can fail and a look at its rows."""
 
 from __future__ import annotations
 
