@@ -43,7 +43,10 @@ class Settings(CommonSettings):
     proc_root: Path = Path("/proc")
     rdma_ignore: str = Field("", description="RDMA devices that must not be read (names, separated by commas)")
     netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression)")
-    rdma_interval_s: float = Field(5.0, ge=0.5, le=300)
+    rdma_interval_s: float = Field(1.0, ge=0.5, le=300)
+    ethtool_interval_s: float = Field(1.0, ge=0.5, le=300, description="between two readings of the drivers' statistics")
+    modules_every_s: float = Field(60.0, ge=0, le=3600, description="how often a transceiver is read; 0: never")
+    devlink_interval_s: float = Field(5.0, ge=0.5, le=300)
     nvml_interval_s: float = Field(1.0, ge=0.2, le=60, description="between two looks at clocks, power and temperature")
     dcgm_url: str = Field("", description="a dcgm-exporter, as http://127.0.0.1:9400/metrics; empty: none")
     dcgm_interval_s: float = Field(10.0, ge=1, le=600)
@@ -51,9 +54,18 @@ class Settings(CommonSettings):
         20.0, ge=2, le=3600, description="a disk or mount that has answered nothing for so long while asked has stalled"
     )
     switches: Path | None = Field(None, description="switches to ask over gNMI or SNMP (a JSON file); none: no switches")
-    switch_topology: Path | None = Field(
-        None, description="a drawn fabric (JSON) in which the neighbours that switches tell of are looked up"
+    lldp: str = Field("listen", description="`listen`, `lldpctl`, a file with lldpctl's JSON; empty: no neighbours")
+    ibnetdiscover: str = Field(
+        "", description="the InfiniBand fabric whole, on one host of it: `ibnetdiscover` or another command, or a file"
     )
+    cloud_topology: str = Field("auto", description="where the cloud says that this host stands: `auto`, a file or a URL")
+    training_nics: str = Field(
+        "", description="adapters that training uses (globs of names, separated by commas); empty: those nearest to GPUs"
+    )
+    ras_address: str = Field(
+        "127.0.0.1:28028", description="where the NCCL of jobs on this host answers (its NCCL_RAS_ADDR); empty: not asked"
+    )
+    ras_interval_s: float = Field(30.0, ge=5, le=3600, description="each query makes every process of the job answer")
     process_interval_s: float = Field(0.5, ge=0.1, le=60)
     heartbeat_s: float = Field(5.0, ge=0.5, le=300)
     history_s: float = Field(600.0, ge=0, description="how old a kernel message may be to be told at the first start")
@@ -89,6 +101,13 @@ class Settings(CommonSettings):
     @property
     def sources_off(self) -> frozenset[Source]:
         return frozenset(Source(name) for name in listed(self.collector_off))
+
+    @field_validator("ras_address")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        if value and not re.fullmatch(r".*:[0-9]{1,5}", value):
+            raise ValueError("expected host:port, as 127.0.0.1:28028")
+        return value
 
     @property
     def spool_directory(self) -> Path:

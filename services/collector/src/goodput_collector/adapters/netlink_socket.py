@@ -60,9 +60,9 @@ class NetlinkSocket:
         self._seq = 0
 
     def ask(self, kind: int, payload: bytes, *, dump: bool = False) -> list[wire.Message]:
-        """The messages of the answer. `dump`: everything of that sort; else one thing."""
+        """The messages of the answer. `dump`: everything of that sort; else one thing, which is one message."""
         self._seq = (self._seq + 1) & 0xFFFFFFFF
-        self._socket.send(wire.request(kind, wire.DUMP if dump else wire.ACK, self._seq, payload))
+        self._socket.send(wire.request(kind, wire.DUMP if dump else 0, self._seq, payload))
         answer: list[wire.Message] = []
         try:
             while len(answer) < _MESSAGES_MAX:
@@ -74,6 +74,8 @@ class NetlinkSocket:
                             raise OSError(message.error, os.strerror(message.error), "netlink")
                         return answer
                     answer.append(message)
+                    if not dump:
+                        return answer
         except TimeoutError:
             raise Unreadable(f"the kernel did not answer over netlink within {_ANSWER_WITHIN_S:g} s") from None
         except wire.Malformed as error:
