@@ -15,6 +15,7 @@ from goodput_common.bus.errors import ProvisioningConflict
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Bus
 from goodput_common.bus.provision import provision
+from goodput_common.contracts.telemetry import SourceStatus
 from goodput_common.http.operations import OperationsServer
 from goodput_common.runtime.clock import Clock, SystemClock
 from goodput_common.runtime.health import Health
@@ -63,8 +64,13 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
 
     health.add("bus", reachable, required=False)
     metrics.gauge("collector_spooled", "Messages waiting for the bus").set_function(lambda: spool.state().waiting)
-    metrics.gauge("collector_dropped", "Messages dropped at the spool's bound").set_function(lambda: spool.state().dropped)
+    metrics.gauge("collector_dropped", "Messages dropped: at the spool's bound, or refused by the bus").set_function(
+        lambda: spool.state().dropped + publisher.refused
+    )
     metrics.gauge("collector_published", "Messages stored by the bus").set_function(lambda: publisher.published)
+    readable = metrics.gauge("collector_source_ok", "1: this source is read; 0: unknown or absent", ["source"])
+    for each in schedule.conditions():
+        readable.labels(each.name).set_function(lambda each=each: float(each.status is SourceStatus.OK))  # type: ignore[misc]
     parts: list[Part] = [connection, publisher, schedule, heartbeat]
     if settings.collector_http:
         parts.append(OperationsServer(health=health, metrics=metrics, host=settings.http_host, port=settings.http_port))

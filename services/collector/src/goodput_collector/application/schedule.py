@@ -39,6 +39,10 @@ class Condition:
     instance: str = ""
     covered: tuple[ComponentId, ...] = ()
 
+    @property
+    def name(self) -> str:
+        return f"{self.source} {self.instance}" if self.instance else str(self.source)
+
 
 class Schedule(Part):
     """`publish` gets each reading that has something in it, in the event loop."""
