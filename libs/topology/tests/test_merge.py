@@ -67,7 +67,7 @@ def scanned(nic: ComponentId, host: ComponentId, guid: str = "e09d7303007a4bd8")
     ("source", "is_one"),
     [
         ("discovery-h7", Standing.HOST),
-        ("switch-leaf-2", Standing.SWITCH),
+        ("lldp-leaf-2", Standing.SWITCH),
         ("ibnet-h1", Standing.SCAN),
         ("lab", Standing.DRAWN),
     ],
@@ -139,7 +139,7 @@ def test_what_two_adapters_share_names_neither() -> None:
         record("nic:h7/b/1", mac="00:11:22:33:44:55"),
     )
     switch = said(
-        "switch-leaf", record("nic:x/y/1", mac="00:11:22:33:44:55"), record("switch:leaf"), record("port:leaf/1"),
+        "lldp-leaf", record("nic:x/y/1", mac="00:11:22:33:44:55"), record("switch:leaf"), record("port:leaf/1"),
         part("port:leaf/1", "switch:leaf"), cable("port:leaf/1", "nic:x/y/1"),
     )  # fmt: skip
     fabric = joined(host, switch)
@@ -154,7 +154,7 @@ def neighbour(nic: ComponentId, port: ComponentId) -> list[ComponentRecord | Edg
 def test_a_cable_seen_from_both_ends_is_one_link() -> None:
     host = said("discovery-h7", record(HOST), *neighbour(NIC, "port:leaf-2/etp1"))
     switch = said(
-        "switch-leaf-2", record("switch:leaf-2"), record("port:leaf-2/Ethernet8", alias="etp1"), record(NIC),
+        "lldp-leaf-2", record("switch:leaf-2"), record("port:leaf-2/Ethernet8", alias="etp1"), record(NIC),
         part("port:leaf-2/Ethernet8", "switch:leaf-2"), cable("port:leaf-2/Ethernet8", NIC),
     )  # fmt: skip
     fabric = joined(host, switch)
@@ -170,7 +170,7 @@ def test_a_switch_is_one_by_its_chassis_under_its_full_name_and_its_short_one() 
         record(NIC), cable(NIC, "port:leaf-2.dc1.example/E1"),
     )  # fmt: skip
     switch = said(
-        "switch-leaf-2", record("switch:leaf-2", mac="AA:BB:CC:DD:EE:FF", tier="leaf"), record("port:leaf-2/E1"),
+        "lldp-leaf-2", record("switch:leaf-2", mac="AA:BB:CC:DD:EE:FF", tier="leaf"), record("port:leaf-2/E1"),
         part("port:leaf-2/E1", "switch:leaf-2"),
     )  # fmt: skip
     for snapshots in ((host, switch), (switch, host)):
@@ -199,7 +199,7 @@ def test_of_two_hosts_that_claim_one_port_the_one_that_changed_last_has_it() -> 
 
 def test_a_switch_that_confirms_a_host_beats_a_later_claim() -> None:
     confirmed = said("discovery-h7", record(HOST), *neighbour(NIC, "port:leaf-2/1"))
-    switch = said("switch-leaf-2", *neighbour(NIC, "port:leaf-2/1"))
+    switch = said("lldp-leaf-2", *neighbour(NIC, "port:leaf-2/1"))
     later = said("discovery-h8", record("host:h8"), *neighbour("nic:h8/mlx5_0/1", "port:leaf-2/1"), after_s=60)
     assert joined(later, switch, confirmed).peer_of("port:leaf-2/1") == NIC
 
@@ -255,7 +255,7 @@ def test_an_nvlink_domain_is_known_by_its_gpus() -> None:
 
 def test_a_source_that_goes_back_on_a_component_leaves_the_others_edge_in_the_air() -> None:
     """One source may not make another's snapshot unusable."""
-    switch = said("switch-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))
+    switch = said("lldp-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))
     fabric = joined(switch, said("discovery-h7", record(HOST), version=2))
     assert fabric.link_of("port:leaf-2/1") is None
     assert [(each.component, each.what) for each in fabric.contradictions] == [(NIC, "cabled")]
@@ -263,7 +263,7 @@ def test_a_source_that_goes_back_on_a_component_leaves_the_others_edge_in_the_ai
 
 def test_a_snapshot_by_itself_must_fit_together() -> None:
     with pytest.raises(InvalidFabric, match="no component nic:h7/mlx5_0/1"):
-        check([said("switch-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))])
+        check([said("lldp-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))])
     check([DISCOVERED])
     check([])
 
@@ -301,7 +301,7 @@ RECORDS = st.builds(ComponentRecord, id=IDS, kind=st.sampled_from(ComponentKind)
     lambda id, attrs: record(id, **attrs), IDS.filter(lambda each: ":" in each and each[-1] != ":"), ATTRS
 )
 EDGES = st.builds(EdgeRecord, a=IDS, b=IDS, relation=st.sampled_from(Relation), attrs=ATTRS)
-SOURCES = st.sampled_from(["discovery-h1", "discovery-h2", "switch-s", "ibnet-h1", "file", "lab"])
+SOURCES = st.sampled_from(["discovery-h1", "discovery-h2", "lldp-s", "ibnet-h1", "file", "lab"])
 SNAPSHOTS = st.lists(
     st.builds(
         lambda source, components, edges, version, after_s: said(

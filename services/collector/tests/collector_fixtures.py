@@ -177,7 +177,7 @@ class Rig:
         self.messages.append(message)
 
     async def __aenter__(self) -> Rig:
-        for stream in ("TELEMETRY", "JOB"):
+        for stream in ("TELEMETRY", "TOPOLOGY", "JOB"):
             await self.bus.consume(Consumer(durable=f"rig-{stream}", stream=stream, subjects=("goodput.>",)), self._take)
         await self.publisher.start()
         await self.schedule.start()

@@ -29,7 +29,7 @@ from goodput_topology.build import index
 from goodput_topology.identity import Identity, normal
 
 CONTRADICTIONS_MAX = 1000
-HOST_PREFIX, SWITCH_PREFIX, SCAN_PREFIX = "discovery-", "switch-", "ibnet-"
+HOST_PREFIX, SWITCH_PREFIX, SCAN_PREFIX = "discovery-", "lldp-", "ibnet-"
 PURPOSE_ATTRS = frozenset({"rack", "pod", "block", "rail", "tier", "carries_traffic", "spare"})
 IDENTITY_ATTRS = frozenset({"pci", "uuid", "guid", "netdev", "rdma", "addr", "serial", "mac"})
 _COMPARED = PURPOSE_ATTRS | IDENTITY_ATTRS
@@ -40,7 +40,7 @@ class Standing(enum.IntEnum):
     """What sort of source this is, by its name. The smaller is asked first about what a thing *is*."""
 
     HOST = 0  # discovery-<host>
-    SWITCH = 1  # switch-<name>
+    SWITCH = 1  # lldp-<switch>
     SCAN = 2  # ibnet-<host>
     DRAWN = 3  # a file, a generator, the lab: any other name
 

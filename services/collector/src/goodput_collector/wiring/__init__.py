@@ -7,17 +7,18 @@ says `absent` by itself, and is looked for again, because devices appear.
 from __future__ import annotations
 
 from goodput_collector.application.ports import SourceReader
-from goodput_collector.wiring import gpu, host, job, logs, network, switches
+from goodput_collector.wiring import discovery, gpu, host, job, logs, network, switches
 from goodput_collector.wiring.given import Given
 from goodput_common.contracts.telemetry import Source
 
-FAMILIES = (logs, gpu, network, host, job, switches)
+FAMILIES = (logs, gpu, network, host, job, switches, discovery)
 
 
 SWITCHED_ON_BY = {
     Source.KERNEL_LOG: "GOODPUT_KERNEL_LOG=/dev/kmsg",
     Source.DCGM: "GOODPUT_DCGM_URL=http://127.0.0.1:9400/metrics",
     Source.JOB_LOG: "GOODPUT_JOB_LOGS=<globs>",
+    Source.RAS: "GOODPUT_RAS_ADDRESS=127.0.0.1:28028",
     Source.SWITCH: "GOODPUT_SWITCHES=<file of JSON>",
 }
 """What a source that is not read by itself is told by."""
