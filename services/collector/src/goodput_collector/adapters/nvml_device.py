@@ -65,6 +65,8 @@ class NvmlDevice:
         self._memory_temperature = Fields(nvml, [(FIELD_MEMORY_TEMPERATURE, 0)])
         self._wanted: dict[gpu_links.Asked, gpu_links.Wanted] | None = None
         self._link_fields = Fields(nvml, [])
+        self._link_values: list[int | None] = []
+        self._links_now: dict[int, dict[str, int]] = {}
         self._called_links = 0  # links that must be asked by the older call
         self._answers = Answers()
         self._groups: dict[Group, Callable[[], None]] = {
@@ -177,10 +179,13 @@ class NvmlDevice:
     def _links(self) -> None:
         if self._wanted is None:
             self._find_links()
-        wanted = self._wanted or {}
-        self._answers.links = gpu_links.by_link(wanted, self._batch("links", self._link_fields)) if wanted else {}
+        values_now = self._batch("links", self._link_fields) if self._wanted else []
+        if values_now != self._link_values or self._called_links:
+            self._link_values = values_now
+            self._links_now = gpu_links.by_link(self._wanted or {}, values_now)
+        links = self._answers.links = self._links_now
         for link in range(self._called_links):
-            values = self._answers.links.setdefault(link, {})
+            values = links.setdefault(link, {})
             if gpu_links.STATE not in values:
                 active = self._ask(f"link {link}", "nvmlDeviceGetNvLinkState", link)
                 if active is not None:
@@ -201,6 +206,7 @@ class NvmlDevice:
         candidates = gpu_links.fields(count)
         values = self._batch("links", Fields(self._nvml, list(candidates))) if candidates else []
         self._wanted = gpu_links.answered(candidates, values)
+        self._link_values, self._links_now = [], {}
         self._link_fields = Fields(self._nvml, list(self._wanted))
         told = {name for _, name in self._wanted.values()}
         modern = bool(told & (set(gpu_links.COUNTERS) - set(gpu_links.CALLED.values())))

@@ -42,23 +42,16 @@ class Lanes(Generic[_T]):
         until_s = time.monotonic() + self._all_s
         asked = [(key, call) for key, call in calls if key not in self._stuck]
         while asked:
-            lane = self._lane
-            if lane is None:
-                lane = self._lane = _Lane(self._name, self._stuck)
-            lane.inbox.put(asked)
-            while asked:
-                left_s = min(self._each_s, until_s - time.monotonic())
-                try:
-                    key, result, error = lane.outbox.get(timeout=max(left_s, 0.001))
-                except queue.Empty:
-                    key, _ = asked.pop(0)
-                    self._leave(lane, key)
-                    break
-                asked.pop(0)
-                if error is None:
-                    outcome.results[key] = result  # type: ignore[assignment]
-                else:
-                    outcome.errors[key] = error
+            if self._lane is None:
+                self._lane = _Lane(self._name, self._stuck)
+            batch = _Batch(asked, outcome)
+            self._lane.inbox.put(batch)
+            if self._wait(batch, until_s):
+                break
+            left = self._leave(self._lane, batch)
+            if left is None:
+                break
+            asked, self._lane = left, None
             if asked and time.monotonic() >= until_s:
                 outcome.unread = [key for key, _ in asked]
                 break
@@ -76,46 +69,66 @@ class Lanes(Generic[_T]):
             self._lane.inbox.put(None)
             self._lane = None
 
-    def _leave(self, lane: _Lane[_T], key: str) -> None:
+    def _wait(self, batch: _Batch[_T], until_s: float) -> bool:
+        """Whether all calls have come back. One wait for all of them, as long as each keeps its time."""
+        while True:
+            late_s = min(batch.since_s + self._each_s, until_s)
+            if batch.done.wait(max(late_s - time.monotonic(), 0.001)):
+                return True
+            if time.monotonic() >= min(batch.since_s + self._each_s, until_s):
+                return False
+
+    def _leave(self, lane: _Lane[_T], batch: _Batch[_T]) -> list[tuple[str, Callable[[], _T]]] | None:
+        """Leave the lane to the call that is late. The calls that are still to be made; None: all came back just now."""
         with lane.lock:
-            if lane.at == key:  # else it came back in this very moment; then only its result is lost
-                self._stuck[key] = time.monotonic() - self._each_s
-            lane.left = True
-        self._lane = None
+            if batch.at >= len(batch.calls):
+                return None
+            batch.left = True
+            self._stuck[batch.calls[batch.at][0]] = batch.since_s
+            return list(batch.calls[batch.at + 1 :])
+
+
+class _Batch(Generic[_T]):
+    """Calls on their way. `at` is the one that is being made, since `since_s`; both change under the lane's lock."""
+
+    def __init__(self, calls: Sequence[tuple[str, Callable[[], _T]]], outcome: Outcome[_T]) -> None:
+        self.calls = calls
+        self.outcome = outcome
+        self.done = threading.Event()
+        self.left = False
+        self.at = 0
+        self.since_s = time.monotonic()
 
 
 class _Lane(Generic[_T]):
     def __init__(self, name: str, stuck: dict[str, float]) -> None:
-        self.inbox: queue.SimpleQueue[list[tuple[str, Callable[[], _T]]] | None] = queue.SimpleQueue()
-        self.outbox: queue.SimpleQueue[tuple[str, _T | None, Exception | None]] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[_Batch[_T] | None] = queue.SimpleQueue()
         self.lock = threading.Lock()
-        self.left = False
-        self.at = ""
         self._stuck = stuck
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
-        while (calls := self.inbox.get()) is not None:
-            for key, call in list(calls):
-                with self.lock:
-                    if self.left:
-                        return
-                    self.at = key
+        while (batch := self.inbox.get()) is not None:
+            for key, call in batch.calls:
                 result: _T | None = None
                 error: Exception | None = None
                 try:
                     result = call()
                 except Exception as raised:  # noqa: BLE001 - handed to whoever asked
                     error = raised
-                if not self._returned(key, result, error):
+                if not self._returned(batch, key, result, error):
                     return
+            batch.done.set()
 
-    def _returned(self, key: str, result: _T | None, error: Exception | None) -> bool:
-        """Whether somebody still waits for it."""
+    def _returned(self, batch: _Batch[_T], key: str, result: _T | None, error: Exception | None) -> bool:
+        """Whether somebody still waits for it, and for the next."""
         with self.lock:
-            self.at = ""
-            if self.left:
+            if batch.left:  # by whom `key` was called stuck, and the rest was given to another lane
                 self._stuck.pop(key, None)
                 return False
-            self.outbox.put((key, result, error))
+            if error is None:
+                batch.outcome.results[key] = result  # type: ignore[assignment]
+            else:
+                batch.outcome.errors[key] = error
+            batch.at, batch.since_s = batch.at + 1, time.monotonic()
             return True

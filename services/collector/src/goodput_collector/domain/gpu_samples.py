@@ -7,8 +7,11 @@ stays as it was read until it is read again; a GPU that is gone has none but tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from goodput_collector.domain import gpu_links, gpu_memory
 from goodput_collector.domain.deltas import Deltas, Reading
@@ -36,6 +39,16 @@ _GAUGES_SELDOM = ("clock_sm_max_mhz", "clock_memory_max_mhz")
 _NS_PER_US = 1000
 
 
+@dataclass(slots=True)
+class _Quiet:
+    """A set of counters that stand still: the usual thing. They are looked at often and handed on only when one moved."""
+
+    values: Mapping[str, int]
+    incarnation: str
+    told_s: float
+    seen_s: float
+
+
 class GpuSamples:
     """What one GPU has told so far. `incarnation` is another one after each load of the driver."""
 
@@ -44,7 +57,12 @@ class GpuSamples:
         self._host = host
         self._throttling = Throttling(gpu)
         self._deltas: dict[tuple[ComponentId, str], Deltas] = {}
+        self._quiet: dict[tuple[ComponentId, str], _Quiet] = {}
         self._states: dict[tuple[ComponentId, str], State] = {}
+        self._seen_at: dict[tuple[ComponentId, str], datetime] = {}
+        self._mask: int | None = None
+        self._links: Mapping[int, Mapping[str, int]] = {}
+        self._links_at: tuple[datetime, float, str] | None = None
         self._max: dict[str, Any] = {}
         self._counted_before: dict[str, int] = {}
         self._counts: dict[str, int] = {}
@@ -52,14 +70,21 @@ class GpuSamples:
         self.version = 0  # another one after each change of a state
 
     def states(self) -> list[State]:
-        return list(self._states.values())
+        """As of when each was last seen to be so."""
+        links_at = self._links_at[0] if self._links_at is not None else None
+        found = []
+        for key, state in self._states.items():
+            at = links_at if state.name == "nvlink" and links_at is not None else self._seen_at[key]
+            found.append(state if state.observed_at == at else msgspec.structs.replace(state, observed_at=at))
+        return found
 
     def forget(self) -> None:
         """It is gone: nothing that it said still holds."""
         self.version += bool(self._states)
         self._states.clear()
         self._throttling = Throttling(self.gpu)
-        self.links = ()
+        self._mask = None
+        self._links, self.links = {}, ()
 
     def gauges(self, values: Mapping[str, Any], at: datetime) -> list[Gauge]:
         found = [self._gauge(name, values[name], at) for name in (*_GAUGES, *_GAUGES_SELDOM) if name in values]
@@ -74,7 +99,10 @@ class GpuSamples:
         mask = values.get("reasons")
         if mask is None:
             return []
-        self._put(self._throttling.state(mask, at))
+        if mask != self._mask:
+            self._mask = mask
+            self._put(self._throttling.state(mask, at))
+        self._seen_at[self.gpu.component, "clocks_held_down_by"] = at
         return self._throttling.update(mask, at, now_s)
 
     def counters(self, counts: Mapping[str, int], at: datetime, now_s: float, incarnation: str) -> list[Counter]:
@@ -113,6 +141,10 @@ class GpuSamples:
         return grew
 
     def nvlinks(self, links: Mapping[int, Mapping[str, int]], at: datetime, now_s: float, incarnation: str) -> list[Counter]:
+        before = self._links_at
+        self._links_at = (at, now_s, incarnation)
+        if before is not None and links == self._links and incarnation == before[2]:
+            return []  # hundreds of links that are as they were
         found: list[Counter] = []
         place = self.gpu.attrs.get("pci") or self.gpu.attrs.get("index", "")
         covered = []
@@ -121,10 +153,12 @@ class GpuSamples:
             covered.append(component)
             counts = {name: value for name, value in values.items() if name != gpu_links.STATE}
             if counts:
+                if before is not None and (quiet := self._quiet.get((component, "link"))) is not None:
+                    quiet.seen_s = before[1]
                 found += self._moved(component, "link", counts, at, now_s, incarnation)
             if gpu_links.STATE in values:
                 self._put(gpu_links.link_state(component, self.gpu.component, values[gpu_links.STATE], at))
-        self.links = tuple(covered)
+        self._links, self.links = links, tuple(covered)
         return found
 
     def describe(self, values: Mapping[str, Any], at: datetime) -> None:
@@ -155,7 +189,8 @@ class GpuSamples:
         known = self._states.get(key)
         if known is None or known.value != state.value or known.attrs != state.attrs:
             self.version += 1
-        self._states[key] = state
+            self._states[key] = state
+        self._seen_at[key] = state.observed_at
 
     def _gauge(self, name: str, value: float, at: datetime) -> Gauge:
         return Gauge(component=self.gpu.component, name=name, observed_at=at, value=float(value))
@@ -163,10 +198,24 @@ class GpuSamples:
     def _moved(
         self, component: ComponentId, series: str, values: Mapping[str, int], at: datetime, now_s: float, incarnation: str
     ) -> tuple[Counter, ...]:
-        deltas = self._deltas.get((component, series))
-        if deltas is None:
-            deltas = self._deltas[component, series] = Deltas(component, _WIDTHS)
-        return deltas.update(Reading(values=values, at=at, monotonic_s=now_s, incarnation=incarnation))
+        key = (component, series)
+        quiet = self._quiet.get(key)
+        if quiet is None:
+            self._deltas[key] = Deltas(component, _WIDTHS)
+            self._quiet[key] = _Quiet(values, incarnation, now_s, now_s)
+        else:
+            if values == quiet.values and incarnation == quiet.incarnation:
+                quiet.seen_s = now_s
+                return ()
+            if quiet.seen_s > quiet.told_s:  # up to then nothing had happened: what grew did so since
+                self._count(key, quiet.values, at, quiet.seen_s, quiet.incarnation)
+            self._quiet[key] = _Quiet(values, incarnation, now_s, now_s)
+        return self._count(key, values, at, now_s, incarnation)
+
+    def _count(
+        self, key: tuple[ComponentId, str], values: Mapping[str, int], at: datetime, now_s: float, incarnation: str
+    ) -> tuple[Counter, ...]:
+        return self._deltas[key].update(Reading(values=values, at=at, monotonic_s=now_s, incarnation=incarnation))
 
     def _pcie(self, values: Mapping[str, Any], at: datetime) -> State:
         """An idle GPU lowers its generation to save power; a width below its maximum is no saving."""
