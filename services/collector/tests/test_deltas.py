@@ -90,7 +90,7 @@ def test_what_rose_while_others_were_reset_is_a_lower_bound() -> None:
 def test_a_32_bit_data_counter_saturates_and_a_64_bit_one_goes_on() -> None:
     assert describe("port_rcv_data").width is Width.SATURATES_32
     deltas = Deltas("nic:h0/mlx5_0/1", {"d": Width.SATURATES_32})
-    told = []
+    told: list[Counter] = []
     for number, value in enumerate((2**32 - 6, 2**32 - 1, 2**32 - 1, 2**32 + 4)):
         told += deltas.update(Reading(values={"d": value}, at=AT, monotonic_s=number, incarnation="b"))
     assert [(each.delta, each.doubt) for each in told] == [(5, CounterDoubt.SATURATED), (5, CounterDoubt.NONE)]

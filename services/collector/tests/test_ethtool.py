@@ -379,7 +379,7 @@ async def test_a_driver_that_hangs_fails_and_comes_back_disturbs_nobody(tmp_path
             release.wait(30)
         return answer(fd, request, data)
 
-    kernel.ioctl = ioctl  # type: ignore[method-assign]
+    kernel.ioctl = ioctl  # type: ignore[method-assign, assignment]
     ethtool = reader(tmp_path, kernel, SystemClock())
     ethtool.deadline_s = 0.1
     async with Rig(tmp_path, ethtool, neighbour) as rig:

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput_collector.domain.module_eeprom import Module, decode, has_pages, is_cmis, is_sfp
+from goodput_collector.domain import module_eeprom
+from goodput_collector.domain.module_eeprom import Module, has_pages, is_cmis, is_sfp
+
+
+def decode(lower: bytes | bytearray, upper: bytes | bytearray, more: bytes | bytearray = b"") -> Module:
+    return module_eeprom.decode(bytes(lower), bytes(upper), bytes(more))
 
 
 def put(memory: bytearray, at: int, *values: int | str, width: str = "H") -> None:

@@ -14,6 +14,7 @@ from goodput_collector.application.rdma_tree import netdevs_of, pci_of
 from goodput_collector.domain import netlink_wire as wire
 from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.devlink_health import HEALTH_GET, Health, Owner, reporters, state_of
+from goodput_collector.domain.nic_log import pci_name
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.clock import Clock
@@ -52,6 +53,7 @@ class DevlinkReader:
         self._owners_at_s = float("-inf")
 
     def open(self) -> None:
+        self.close()  # a call that hung may have kept it from being closed
         self._socket = NetlinkSocket(GENERIC_PROTOCOL, socket_of=self._socket_of)
         self._family, _ = self._socket.family("devlink")
 
@@ -91,7 +93,7 @@ class DevlinkReader:
 
     def _owner(self, address: str) -> Owner:
         device = self._devices / address
-        attrs = {"pci": pci_of(device) or address}
+        attrs = {"pci": pci_of(device) or _short(address)}
         rdma = _first(device / "infiniband")
         names = netdevs_of(device)
         if rdma:
@@ -99,6 +101,13 @@ class DevlinkReader:
         if names:
             attrs["netdev"] = names[0]
         return Owner(component=ids.nic_id(self._host, rdma or (names[0] if names else attrs["pci"])), attrs=attrs)
+
+
+def _short(address: str) -> str:
+    try:
+        return pci_name(address)
+    except ValueError:
+        return address
 
 
 def _first(folder: Path) -> str:

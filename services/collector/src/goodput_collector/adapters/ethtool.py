@@ -110,6 +110,7 @@ class EthtoolReader:
     def open(self) -> None:
         if not self._root.is_dir():
             raise Absent(f"there is no {self._root}")
+        self.close()  # a call that hung may have kept it from being closed
         self._ioctl = self._given_ioctl or EthtoolIoctl()
         if self._modules_every_s:
             self._modules = Modules(

@@ -67,6 +67,7 @@ class NetlinkReader:
         self._garbage = ""
 
     def open(self) -> None:
+        self.close()  # a call that hung may have kept it from being closed
         self._arrivals = self._arrivals_of(self._clock)
         self._dumped_s = float("-inf")
 

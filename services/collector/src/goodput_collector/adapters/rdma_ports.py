@@ -12,6 +12,7 @@ import errno
 import itertools
 import os
 import resource
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from goodput_collector.domain.rdma_counters import DEVICE_COUNTERS, Width, descr
 
 GIDS_MAX, PKEYS_MAX = 64, 16
 DEVICE_FOLDER = "device"
+HW_FOLDER = "hw_counters"
 STATE_FILES = ("state", "phys_state", "rate", "lid")
 _COUNTER_BYTES, _TEXT_BYTES = 32, 256
 _COUNTER_SIZES, _STARTS = itertools.repeat(_COUNTER_BYTES), itertools.repeat(0)
@@ -60,9 +62,10 @@ class Descriptors:
 
 
 class PortFiles:
-    """`folders` that have counters, by name; `first` of its device's ports carries what belongs to the device."""
+    """`folders` that have counters, by name; `first` of its device's ports carries what belongs to the device. Hardware
+    counters that are all `told_elsewhere` are left to whoever tells them."""
 
-    def __init__(self, port: Port, descriptors: Descriptors, *, first: bool) -> None:
+    def __init__(self, port: Port, descriptors: Descriptors, *, first: bool, told_elsewhere: Collection[str] = ()) -> None:
         self.port = port
         self._descriptors = descriptors
         self._path = str(port.path)
@@ -74,6 +77,8 @@ class PortFiles:
         for name in STATE_FILES:
             self._keep(self._state, name, f"{self._path}/{name}")
         for folder in FOLDERS:
+            if folder == HW_FOLDER and self._all_of(folder, told_elsewhere):
+                continue
             self._keep_counters(folder, f"{self._path}/{folder}")
         if first:
             self._keep_counters(DEVICE_FOLDER, f"{port.device}/hw_counters", only=DEVICE_COUNTERS)
@@ -145,17 +150,17 @@ class PortFiles:
                 self._descriptors.close(fd)
         self._state, self._counters, self._fast = [], {}, {}
 
+    def _all_of(self, folder: str, told: Collection[str]) -> bool:
+        names = {describe(name).name for name in _listed(f"{self._path}/{folder}") if is_reported(name)}
+        return bool(told) and names <= set(told)
+
     def _keep(self, kept: list[_Kept], name: str, path: str) -> None:
         with contextlib.suppress(OSError):
             kept.append(_Kept(name, path, self._descriptors.open(path)))
 
     def _keep_counters(self, folder: str, path: str, *, only: frozenset[str] | None = None) -> None:
-        try:
-            names = sorted(each.name for each in Path(path).iterdir())
-        except OSError:
-            return
         kept: list[_Kept] = []
-        for name in names:
+        for name in _listed(path):
             if is_reported(name) and (only is None or name in only):
                 counter = describe(name)
                 self.widths[counter.name] = counter.width
@@ -164,6 +169,13 @@ class PortFiles:
             self._counters[folder] = kept
         if kept and all(fd >= 0 for _, _, fd in kept):
             self._fast[folder] = [name for name, _, _ in kept], [fd for _, _, fd in kept]
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(each.name for each in Path(folder).iterdir())
+    except OSError:
+        return []
 
 
 def _once(path: str, size: int) -> bytes:

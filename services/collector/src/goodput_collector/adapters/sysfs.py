@@ -4,7 +4,8 @@
 
 The tree is listed when devices come or go or a driver is loaded anew (its folder is another one then), and its files stay
 open in between. Addresses are many files and change rarely: they are read once a minute, and when the state, the LID or an
-address of an interface has changed. Counters that sysfs lacks are asked for over netlink.
+address of an interface has changed. Hardware counters are asked for over netlink where it tells all that the files do, else
+read from the files.
 
 Reading a counter asks the adapter's firmware. On a function that may not answer (a restricted VF) that fills the kernel
 log with errors of our own making, so a device can be left out by name. A counter that cannot be read is left out of
@@ -24,21 +25,19 @@ import msgspec
 from goodput_collector.adapters.netdevs import Pods, function_of
 from goodput_collector.adapters.rdma_hints import AddressHints
 from goodput_collector.adapters.rdma_netlink import RdmaStatistics
-from goodput_collector.adapters.rdma_ports import Descriptors, PortFiles, Stale
+from goodput_collector.adapters.rdma_ports import HW_FOLDER, Descriptors, PortFiles, Stale
 from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.application.rdma_tree import Port, identity_of, ports_in, word_of
 from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.deltas import Deltas
 from goodput_collector.domain.deltas import Reading as CounterReading
 from goodput_collector.domain.rdma_addresses import Addresses, address
-from goodput_collector.domain.rdma_counters import describe
 from goodput_collector.domain.rdma_rate import Rates, gbps
 from goodput_common.contracts.telemetry import Sample, Source, State
 from goodput_common.runtime.clock import Clock
 
 _ADDRESSES_EVERY_S = 60.0
 _ADDRESSES_APART_S = 5.0  # however often interfaces change
-_HW = "hw_counters"
 _LISTINGS_MAX = 3
 
 
@@ -47,6 +46,7 @@ class _Known:
     """What is kept of a port while it is open; its deltas and addresses outlive a reopening."""
 
     files: PortFiles
+    by_netlink: bool  # its hardware counters were told so when it was listed
     incarnation: str
     attrs: dict[str, str]
     board: str
@@ -98,6 +98,7 @@ class RdmaReader:
     def open(self) -> None:
         if not self._root.is_dir():
             raise Absent(f"no RDMA devices: there is no {self._root}")
+        self.close()  # a call that hung may have kept it from being closed
         self._hints = AddressHints()
 
     def wake_fd(self) -> int | None:
@@ -151,8 +152,10 @@ class RdmaReader:
     def _known(self, port: Port, inode: int) -> _Known:
         first = all(each.files.port.device != port.device for each in self._ports)
         attrs, board = identity_of(port)
+        told = self._statistics.counters(port.device.name, port.number)
         return _Known(
-            files=PortFiles(port, self._descriptors, first=first),
+            files=PortFiles(port, self._descriptors, first=first, told_elsewhere=told),
+            by_netlink=bool(told),
             incarnation=f"{self._boot_id}/{inode}",
             attrs=attrs | function_of(port.device / "device", self._pods),
             board=board,
@@ -188,7 +191,7 @@ class RdmaReader:
                             at=now,
                             monotonic_s=now_s,
                             incarnation=known.incarnation,
-                            lifespan_s=known.files.lifespan_s if folder == _HW else 0.0,
+                            lifespan_s=known.files.lifespan_s if folder == HW_FOLDER else 0.0,
                         )
                     )
                 states += self._at_their_end(port.component, folder, deltas.saturated(), now)
@@ -222,13 +225,13 @@ class RdmaReader:
         files = known.files
         for folder in files.folders:
             yield folder, files.counters(folder)
-        if _HW not in files.folders:
-            values = {}
-            for name, value in self._statistics.counters(files.port.device.name, files.port.number).items():
-                counter = describe(name)
-                files.widths.setdefault(counter.name, counter.width)
-                values[counter.name] = value
-            yield _HW, values
+        if HW_FOLDER not in files.folders and known.by_netlink:
+            device, number = files.port.device.name, files.port.number
+            values = self._statistics.counters(device, number)
+            files.widths |= self._statistics.widths(device, number)
+            if not values:
+                self._listed = None  # list anew: there may be files
+            yield HW_FOLDER, values
 
     def _deltas_of(self, known: _Known, folder: str) -> Deltas:
         component = known.files.port.component

@@ -52,6 +52,7 @@ class VerbsReader:
         self._poll: select.epoll | None = None
 
     def open(self) -> None:
+        self.close()  # a call that hung may have kept it from being closed
         self._listed = self._present()
         if not self._listed:
             raise Absent(f"no RDMA device for user space: nothing in {self._root}")

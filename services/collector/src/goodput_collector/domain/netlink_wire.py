@@ -68,15 +68,21 @@ def messages(data: bytes) -> Iterator[Message]:
         raise Malformed(f"{end - at} bytes behind the last message")
 
 
-def attribute_list(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """(kind, payload) of each attribute from `at` on: for those that repeat. Raises Malformed."""
-    end = len(data)
+def spans(data: bytes, at: int = 0, end: int = -1) -> Iterator[tuple[int, int, int]]:
+    """(kind, where its payload begins, where it ends) of each attribute from `at` to `end`. Raises Malformed."""
+    end = len(data) if end < 0 else end
     while end - at >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(data, at)
         if length < _ATTRIBUTE.size or at + length > end:
             raise Malformed(f"an attribute of {length} bytes at {at} of {end}")
-        yield kind & _KIND_MASK, data[at + _ATTRIBUTE.size : at + length]
+        yield kind & _KIND_MASK, at + _ATTRIBUTE.size, at + length
         at += _aligned(length)
+
+
+def attribute_list(data: bytes, at: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(kind, payload) of each attribute from `at` on: for those that repeat. Raises Malformed."""
+    for kind, start, end in spans(data, at):
+        yield kind, data[start:end]
 
 
 def attributes(data: bytes, at: int = 0) -> dict[int, bytes]:
