@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -173,6 +174,26 @@ async def test_kill_9_while_the_bus_is_away_loses_no_line_and_repeats_no_number(
         assert by_seq.setdefault(each.seq, each) == each  # a number never stands for two batches
     beats = [each.seq for each in host.beats()]
     assert sorted(set(beats)) == list(range(1, max(beats) + 1))
+
+
+async def test_kill_9_at_any_moment_loses_no_line_and_tells_none_twice(host: Host) -> None:
+    """The bookmark of a log is in the same write as the events that it stands for."""
+    await host.reading()
+    chance = random.Random(7)
+    lines, kills = 120, set(chance.sample(range(10, 110), 5))
+    for number in range(lines):
+        host.write(number)
+        await asyncio.sleep(chance.uniform(0, 0.02))
+        if number in kills:
+            await host.kill()
+            await host.start()
+            if chance.random() < 0.5:
+                await host.reading()
+    expected = [f"0000:{number:02x}:00" for number in range(lines)]
+    await host.until(lambda: set(host.xids()) == set(expected), "every line")
+    batches = {each.id: each.data for each in host.messages if isinstance(each.data, TelemetryBatch)}  # each once
+    samples = [sample for each in batches.values() if each.source is Source.KERNEL_LOG for sample in each.samples]
+    assert sorted(sample.attrs["pci"] for sample in samples if isinstance(sample, Event)) == expected
 
 
 async def test_ranks_and_dumps_of_the_run_directory_are_told(host: Host) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -237,3 +238,17 @@ def test_kill_9_at_any_moment_neither_loses_nor_repeats_a_number(tmp_path: Path)
     assert left[-1] >= last_printed
     assert spool.next_seq("a") == left[-1] + 1
     spool.close()
+
+
+def test_bookmarks_are_in_the_same_write_as_the_message_that_they_stand_for(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    for number in (1, 2):
+        spool.append(
+            msgspec.structs.replace(message(number), marks={"kmsg/b1": number, "journal": f"s={number}"}),
+            source="rdma",
+            seq=number,
+        )
+    spool.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert again.marks == {"kmsg/b1": 2, "journal": "s=2"}
+    again.close()

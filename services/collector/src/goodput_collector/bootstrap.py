@@ -54,7 +54,9 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     connection = _Connection(settings, clock, metrics, bus)
     origin = Origin(fabric=settings.fabric, host=settings.host, boot_id=boot_id)
     publisher = Publisher(origin, spool, connection.connect, clock=clock, tasks=tasks)
-    given = Given(settings=settings, boot_id=boot_id, clock=clock, bookmarks=Bookmarks(directory / "bookmarks"))
+    bookmarks = Bookmarks(directory / "bookmarks")
+    bookmarks.keep(spool.marks)  # of what was spooled before a kill that the bookmarks have not heard of
+    given = Given(settings=settings, boot_id=boot_id, clock=clock, bookmarks=bookmarks)
     readers = all_readers(given)
     schedule = Schedule(readers, publisher.publish, clock=clock, tasks=tasks)
     heartbeat = Heartbeat(publisher, schedule.conditions, interval_s=settings.heartbeat_s, clock=clock, tasks=tasks)

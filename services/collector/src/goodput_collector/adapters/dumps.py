@@ -101,7 +101,8 @@ class DumpReader:
                 dumps.append(told)
             elif told is not None:
                 states.append(told)
-        return Reading(samples=states, dumps=dumps, kept=partial(self._keep, marks) if marks else None)
+        kept = partial(self._keep, marks) if marks else None
+        return Reading(samples=states, dumps=dumps, kept=kept, marks=marks)
 
     def close(self) -> None:
         """Nothing is held open; what has been told stays told."""

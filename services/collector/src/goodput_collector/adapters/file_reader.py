@@ -105,7 +105,8 @@ class FileReader:
         samples += self._counts.due(now, self._clock.monotonic_s())
         self._unkept = bool(marks)
         kept = partial(self._keep, marks, bool(samples)) if marks else None
-        return Reading(samples=samples, trouble=trouble, covered=[self._host] if self._tails else [], kept=kept)
+        covered = [self._host] if self._tails else []
+        return Reading(samples=samples, trouble=trouble, covered=covered, kept=kept, marks=marks)
 
     def close(self) -> None:
         for tail, _ in self._tails.values():

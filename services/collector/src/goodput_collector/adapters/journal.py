@@ -121,7 +121,8 @@ class JournalReader:
         self._cursor = self._entries.cursor or self._cursor
         kept = partial(self._keep, self._cursor, bool(samples)) if self._cursor else None
         trouble = f"{self._entries.damaged} entries could not be understood" if self._entries.damaged else ""
-        return Reading(samples=samples, covered=[self._host], trouble=trouble, kept=kept)
+        marks = {_MARK: self._cursor} if self._cursor else {}
+        return Reading(samples=samples, covered=[self._host], trouble=trouble, kept=kept, marks=marks)
 
     def close(self) -> None:
         child, self._child = self._child, None

@@ -119,8 +119,10 @@ class KmsgReader:
         now = self._clock.now()
         samples += self._folder.flush(now)
         samples += self._counts.due(now, self._clock.monotonic_s())
-        kept = partial(self._keep, self._number, bool(samples)) if self._number is not None else None
-        return Reading(samples=samples, covered=[self._host], kept=kept)
+        if self._number is None:
+            return Reading(samples=samples, covered=[self._host])
+        kept = partial(self._keep, self._number, bool(samples))
+        return Reading(samples=samples, covered=[self._host], kept=kept, marks={self._mark: self._number})
 
     def close(self) -> None:
         if self._fd is not None:

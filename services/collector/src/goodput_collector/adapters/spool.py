@@ -54,6 +54,7 @@ class _Record(msgspec.Struct, omit_defaults=True):
     time: Any
     body: msgspec.Raw
     component: str = ""
+    marks: dict[str, int | str] = {}
 
 
 _encoder = msgspec.json.Encoder()
@@ -73,6 +74,8 @@ class DiskSpool:
         self._segment_bytes = min(segment_bytes, bytes_max // 4)
         self._lock = _lock(directory)
         self._last: dict[str, int] = {}
+        self.marks: dict[str, int | str] = {}
+        """The bookmarks of the messages that were found at the start."""
         self._dropped = 0
         self._trouble = ""
         self._memory: deque[Outgoing] = deque()
@@ -106,6 +109,7 @@ class DiskSpool:
             time=message.time,
             body=msgspec.Raw(_encoder.encode(message.data)),
             component=message.component,
+            marks=dict(message.marks),
         )
         try:
             self._write(_framed(_encoder.encode(record)))
@@ -250,6 +254,7 @@ class DiskSpool:
             self._sizes[first], self._waiting[first] = 0, 0
 
     def _learn(self, record: _Record, *, sent: bool) -> int:
+        self.marks |= record.marks
         if record.boot_id == self._boot_id:
             self._last[record.name] = max(record.seq, self._last.get(record.name, 0))
         return 0 if sent else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -33,7 +33,9 @@ class Reading:
     """What one read of a source gave. `trouble` is a part that could not be read while the rest could. `covered` names every
     component that was looked at, whether or not it had anything to tell; None: as at the last read. `snapshots` is the
     topology, when it has changed or is to be told again. `kept` is called once all of it is in the spool, from where kill -9
-    does not take it away: only then may a reader's bookmark move. A reading that came after its deadline is never kept."""
+    does not take it away: only then may a reader's bookmark move. A reading that came after its deadline is never kept.
+    `marks` are those bookmarks: they are spooled with the last message of the reading, in one write, so that not even a
+    kill between the two can tell anything twice."""
 
     samples: Sequence[Sample] = ()
     dumps: Sequence[FlightRecorderDump] = ()
@@ -41,6 +43,7 @@ class Reading:
     covered: Sequence[ComponentId] | None = None
     snapshots: Sequence[TopologySnapshot] = ()
     kept: Callable[[], None] | None = None
+    marks: Mapping[str, int | str] = field(default_factory=dict)
 
 
 class SourceReader(Protocol):
@@ -75,6 +78,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     time: datetime
     data: msgspec.Struct
     component: str = ""
+    marks: Mapping[str, int | str] = {}  # kept with it, not sent
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ The message id is made of source, boot and number, so a batch that is sent twice
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -106,7 +106,10 @@ class Publisher(Part):
         """Number, spool and send. Returns at once. While the spool fills up, low-value samples are held back."""
         thinned_to_s = self._thin()
         told = self._thinning.take(source, reading.samples, every_s=thinned_to_s, now_s=self._clock.monotonic_s())
-        for samples in _chunks(told):
+        chunks = list(_chunks(told))
+        left = len(chunks) + len(reading.dumps)  # messages: the marks go with the last one
+        for samples in chunks:
+            left -= 1
             seq = self._next(source)
             now = self._clock.now()
             times = [sample.observed_at for sample in samples]
@@ -120,9 +123,11 @@ class Publisher(Part):
                 observed_to=max([*times, now]),
                 samples=tuple(samples),
             )
-            self._enqueue(source, seq, batch, subjects.telemetry(self._origin.fabric, self._origin.host, source))
+            subject = subjects.telemetry(self._origin.fabric, self._origin.host, source)
+            self._enqueue(source, seq, batch, subject, marks={} if left else reading.marks)
         for dump in reading.dumps:
-            self._publish_dump(source, _fitting(dump))
+            left -= 1
+            self._publish_dump(source, _fitting(dump), marks={} if left else reading.marks)
         for snapshot in reading.snapshots:
             subject = subjects.topology(snapshot.fabric, snapshot.source)
             self._publish_beside(f"{source}_snapshot", subject, snapshot)
@@ -169,13 +174,16 @@ class Publisher(Part):
         subject = subjects.telemetry(self._origin.fabric, self._origin.host, Source.HEARTBEAT)
         self._enqueue(Source.HEARTBEAT, seq, beat, subject)
 
-    def _publish_dump(self, source: Source, dump: FlightRecorderDump) -> None:
-        self._publish_beside(f"{source}_dump", subjects.job(dump.fabric, dump.job, "flight_recorder"), dump)
+    def _publish_dump(self, source: Source, dump: FlightRecorderDump, *, marks: Mapping[str, int | str]) -> None:
+        subject = subjects.job(dump.fabric, dump.job, "flight_recorder")
+        self._publish_beside(f"{source}_dump", subject, dump, marks=marks)
 
-    def _publish_beside(self, series: str, subject: str, data: msgspec.Struct) -> None:
+    def _publish_beside(
+        self, series: str, subject: str, data: msgspec.Struct, *, marks: Mapping[str, int | str] | None = None
+    ) -> None:
         """Numbered by itself, not among the source's batches: it goes to another subject."""
         seq = self._spool.next_seq(series)
-        self._enqueue(series, seq, data, subject)
+        self._enqueue(series, seq, data, subject, marks=marks)
 
     def _next(self, source: Source) -> int:
         seq = self._spool.next_seq(source)
@@ -185,9 +193,22 @@ class Publisher(Part):
     def _id(self, source: str, seq: int) -> str:
         return f"{self._origin.fabric}/{self._origin.host}/{source}/{self._origin.boot_id}/{seq}"
 
-    def _enqueue(self, source: str, seq: int, data: msgspec.Struct, subject: str) -> None:
+    def _enqueue(
+        self,
+        source: str,
+        seq: int,
+        data: msgspec.Struct,
+        subject: str,
+        *,
+        marks: Mapping[str, int | str] | None = None,
+    ) -> None:
         message = Outgoing(
-            subject=subject, id=self._id(source, seq), source=self._origin.name, time=self._clock.now(), data=data
+            subject=subject,
+            id=self._id(source, seq),
+            source=self._origin.name,
+            time=self._clock.now(),
+            data=data,
+            marks=marks or {},
         )
         self._spool.append(message, source=source, seq=seq)
         self._more.set()
