@@ -6,11 +6,15 @@ process has loaded before is the one that it gets.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
@@ -34,6 +38,33 @@ def build(folder: Path) -> Path:
     command = [cc, "-O1", "-Wall", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(library), str(SOURCE)]
     subprocess.run([*command, "-lpthread"], check=True, timeout=60)
     return library
+
+
+@functools.cache
+def built() -> Path:
+    """Once for a run of tests."""
+    folder = tempfile.mkdtemp(prefix="fake-nvml-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return build(Path(folder))
+
+
+@contextlib.contextmanager
+def double(folder: Path) -> Iterator[Table]:
+    """The double, loaded into this process, with a table of its own. Whoever used it must have shut it down in the end."""
+    table = Table(folder / "table")
+    before = os.environ.get("FAKE_NVML_TABLE")
+    os.environ["FAKE_NVML_TABLE"] = str(table.path)
+    loaded = preload(built())
+    try:
+        yield table
+        table.unhang()
+        assert loaded.fake_users() == 0, "somebody did not shut NVML down"
+    finally:
+        table.unhang()
+        if before is None:
+            del os.environ["FAKE_NVML_TABLE"]
+        else:
+            os.environ["FAKE_NVML_TABLE"] = before
 
 
 def preload(library: Path) -> ctypes.CDLL:
@@ -66,6 +97,10 @@ class Table:
         for key in keys:
             self.entries.pop(key, None)
         self.write()
+
+    def unhang(self) -> None:
+        """Let every call return."""
+        self.drop(*[key for key, value in self.entries.items() if value == "hang"])
 
     def add(self, key: str, more: int = 1) -> None:
         self.set({key: int(self.entries.get(key, 0)) + more})

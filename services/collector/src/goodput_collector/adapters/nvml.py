@@ -21,11 +21,10 @@ from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.gauges import Gauges
 from goodput_collector.domain.gpu_cadence import Cadence, Group
-from goodput_collector.domain.gpu_presence import Gpu, Presence, Watch
+from goodput_collector.domain.gpu_presence import Gpu, Presence, Watch, not_listed
 from goodput_collector.domain.gpu_ranks import Process
 from goodput_collector.domain.gpu_return import Meaning, meaning, words
 from goodput_collector.domain.gpu_samples import NOISE, GpuSamples
-from goodput_common.contracts import ids
 from goodput_common.contracts.job import RankRegistered
 from goodput_common.contracts.telemetry import Gauge, Sample, Source, State
 from goodput_common.runtime.clock import Clock
@@ -119,6 +118,7 @@ class NvmlReader:
                 known.watch.silent(since_s)
                 known.samples.forget()
                 trouble.append(f"{known.watch.gpu.component}: {known.watch.why}")
+        trouble += [f"{self._gpus[key].watch.gpu.component}: not reached in time" for key in outcome.unread]
         for key, error in outcome.errors.items():
             trouble.append(f"{self._gpus[key].watch.gpu.component}: {type(error).__name__}: {error}")
         samples += self._gauges.of(gauges, now_s, noise=NOISE)
@@ -165,7 +165,9 @@ class NvmlReader:
                 known.samples.forget()
                 if known.watch.presence is not Presence.LOST:
                     known.watch.presence, known.watch.why = Presence.UNSEEN, "NVML does not list it any more"
-        self._not_listed(on_bus, listed, refused, count)
+        lost = {key for key, known in self._gpus.items() if known.watch.presence is Presence.LOST}
+        at = self._clock.now()
+        self._unseen = [each.state(at) for each in not_listed(self._host, on_bus, listed | lost, refused)]
 
     def _know(self, key: str, gpu: Gpu, device: NvmlDevice, *, place: int, places: int) -> None:
         known = self._gpus.get(key)
@@ -177,27 +179,6 @@ class NvmlReader:
             self._gpus[key] = _Known(watch, GpuSamples(gpu, self._host), cadence, device)
             return
         known.device, known.cadence = device, cadence
-
-    def _not_listed(self, on_bus: dict[str, str], listed: set[str], refused: list[tuple[int, int]], count: int) -> None:
-        """GPUs of this host that NVML does not give: whether they are lost or merely not ours to see cannot be told from
-        here, unless NVML refuses one by name of being lost."""
-        at = self._clock.now()
-        self._unseen = []
-        missing = sorted(address for address, driver in on_bus.items() if driver == "nvidia" and address not in listed)
-        for address in missing:
-            if (known := self._gpus.get(address)) is not None and known.watch.presence is Presence.LOST:
-                continue
-            why = "the driver has it and NVML does not list it"
-            if refused and len(refused) == len(missing):
-                why = f"NVML refuses it: {words(refused[0][1])[0]}"
-            gpu = Gpu(component=ids.gpu_id(self._host, address), attrs={"pci": address})
-            watch = Watch(gpu, Presence.UNSEEN, why)
-            self._unseen.append(watch.state(at))
-        if not missing:
-            for index, code in refused:
-                gpu = Gpu(component=ids.gpu_id(self._host, index), attrs={"index": str(index)})
-                presence = Presence.LOST if meaning(code) is Meaning.LOST else Presence.UNREADABLE
-                self._unseen.append(Watch(gpu, presence, words(code)[0]).state(at))
 
     # -- one reading -------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,12 @@ looks in mid-reload. So one bad read is `unreadable` and only the second in a ro
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from goodput_collector.domain.gpu_return import GPU_IS_LOST, Meaning, meaning
+from goodput_collector.domain.gpu_return import GPU_IS_LOST, Meaning, meaning, words
+from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Event, EventName, Severity, State
 
@@ -91,3 +93,24 @@ class Watch:
             excerpt=f"{self.gpu.attrs.get('pci', self.gpu.component)}: {what}",
             attrs=self.gpu.attrs | {"what": what, "by": "nvml", "code": str(code)},
         )
+
+
+def not_listed(
+    host: str, on_bus: Mapping[str, str], known: Collection[str], refused: Sequence[tuple[int, int]]
+) -> list[Watch]:
+    """GPUs of this host that the driver does not give: on the PCI bus (address -> kernel driver) and not `known`, or refused
+    with a return code by index. Which of the refused is which of the missing is known only when there are as many; that
+    one is lost cannot be told from here, for it may merely not be ours to see."""
+    missing = sorted(address for address, driver in on_bus.items() if driver == "nvidia" and address not in known)
+    why = "the driver has it and NVML does not list it"
+    if refused and len(refused) == len(missing):
+        why = f"NVML refuses it: {words(refused[0][1])[0]}"
+    if missing:
+        gpus = [Gpu(component=ids.gpu_id(host, address), attrs={"pci": address}) for address in missing]
+        return [Watch(gpu, Presence.UNSEEN, why) for gpu in gpus]
+    found = []
+    for index, code in refused:
+        gpu = Gpu(component=ids.gpu_id(host, index), attrs={"index": str(index)})
+        presence = Presence.LOST if meaning(code) is Meaning.LOST else Presence.UNREADABLE
+        found.append(Watch(gpu, presence, words(code)[0]))
+    return found

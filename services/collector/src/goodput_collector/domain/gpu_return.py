@@ -25,7 +25,7 @@ UNINITIALIZED = 1
 NO_PERMISSION = 4
 DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
-LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
@@ -39,7 +39,7 @@ _MEANINGS = {
     NO_PERMISSION: Meaning.FORBIDDEN,
     6: Meaning.LACKING,  # not found
     DRIVER_NOT_LOADED: Meaning.DRIVER,
-    13: Meaning.LACKING,  # the library has no such function
+    FUNCTION_NOT_FOUND: Meaning.LACKING,
     GPU_IS_LOST: Meaning.LOST,
     RESET_REQUIRED: Meaning.RESET,
     17: Meaning.FORBIDDEN,  # the operating system has blocked the request
