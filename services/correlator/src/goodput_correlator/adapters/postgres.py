@@ -56,6 +56,20 @@ _INSERT_EVIDENCE = sa.text(f"""
     ) AS given (id, host, source, kind, component, job, observed_at, received_at, body)
     ON CONFLICT (id) DO NOTHING RETURNING id
 """)
+_PROGRESS_COLUMNS = (
+    "job", "generation", "last_seen_at", "step_min", "step_max", "step_at", "exited_clean", "exited_failed"
+)  # fmt: skip
+_UPDATE_PROGRESS = sa.text(f"""
+    UPDATE {schema.SCHEMA}.jobs SET
+        last_seen_at = given.last_seen_at, step_min = given.step_min, step_max = given.step_max, step_at = given.step_at,
+        exited_clean = given.exited_clean, exited_failed = given.exited_failed
+    FROM unnest(
+        cast(:job AS text[]), cast(:generation AS int[]), cast(:last_seen_at AS timestamptz[]),
+        cast(:step_min AS bigint[]), cast(:step_max AS bigint[]), cast(:step_at AS timestamptz[]),
+        cast(:exited_clean AS int[]), cast(:exited_failed AS int[])
+    ) AS given ({", ".join(_PROGRESS_COLUMNS)})
+    WHERE jobs.fabric = :fabric AND jobs.job = given.job AND jobs.generation = given.generation
+""")
 # Where the newest `rows_max` begin: behind the key of the first that does not fit. No row: all fit.
 _TOO_OLD = sa.text(f"""
     SELECT received_at, id FROM {schema.SCHEMA}.evidence
@@ -230,17 +244,10 @@ class PostgresStore:
         raise Deposed(f"fabric {reign.fabric}: the grid stands at {row}, not at {tick.previous}")
 
     async def _progress(self, connection: AsyncConnection, fabric: str, given: Sequence[JobProgress]) -> None:
-        jobs = schema.jobs
-        for each in given:
-            values = {
-                "last_seen_at": each.last_seen_at, "step_min": each.step_min, "step_max": each.step_max,
-                "step_at": each.step_at, "exited_clean": each.exited_clean, "exited_failed": each.exited_failed,
-            }  # fmt: skip
-            await connection.execute(
-                sa.update(jobs)
-                .where(jobs.c.fabric == fabric, jobs.c.job == each.job, jobs.c.generation == each.generation)
-                .values(values)
-            )
+        """One statement, however many jobs have moved."""
+        if given:
+            columns = {name: [getattr(each, name) for each in given] for name in _PROGRESS_COLUMNS}
+            await connection.execute(_UPDATE_PROGRESS, {"fabric": fabric, **columns})
 
     # ------------------------------------------------------------------------------------------------- restoring
 

@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from prometheus_client import Counter
+
 from goodput_common.bus.errors import Reject, Retry
 from goodput_common.bus.ports import Bus, Consumer, Handler, Message, Subscription
 from goodput_common.contracts import subjects
+from goodput_common.contracts.job import RankRegistered
 from goodput_common.contracts.telemetry import CollectorHeartbeat, TelemetryBatch
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.runtime.clock import Clock
@@ -92,6 +95,7 @@ class Ingest:
         self.feeds = [Feed(consumer) for consumer in consumers(reign.fabric, slots=slots)]
         self.commits: GroupCommit[Write, Written] = GroupCommit(self._write, clock=clock)
         self.newest: datetime | None = None
+        self._evidence_counters: dict[str, Counter] = {}
 
     async def start(self) -> None:
         """Begin to take messages."""
@@ -147,8 +151,9 @@ class Ingest:
             observed = unpack(message)
         except Exception as error:
             raise Reject(f"cannot be taken apart: {error!r}") from error
-        registrations = tuple(r for each in observed if (r := registration_of(each)) is not None)
-        return Write(observed=observed, registrations=registrations)
+        if not isinstance(message.data, RankRegistered):
+            return Write(observed=observed)
+        return Write(observed=observed, registrations=tuple(r for o in observed if (r := registration_of(o)) is not None))
 
     def _note(self, message: Message, write: Write, written: Written) -> None:
         """The facts are durable: tell the diagnosis and the accounts. No await here: a message is noted whole."""
@@ -159,15 +164,24 @@ class Ingest:
         elif isinstance(message.data, CollectorHeartbeat):
             self._sources.heartbeat(message.data, message.received_at)
         fresh = [each for each in write.observed if each.id in written.new]
+        of_job = bool(fresh) and fresh[0].job is not None  # all facts of a message have one source
         for each in fresh:
             self._incidents.observe(each)
-            self._board.observe(each)
+            if of_job:
+                self._board.observe(each)
         if fresh:
-            self._metrics.evidence.labels(fresh[0].source).inc(len(fresh))  # all facts of a message have one source
+            self._counted(fresh[0].source).inc(len(fresh))
         if len(fresh) < len(write.observed):
             self._metrics.doubles.inc(len(write.observed) - len(fresh))
         if self.newest is None or message.received_at > self.newest:
             self.newest = message.received_at
+
+    def _counted(self, source: str) -> Counter:
+        """Its counter of facts; finding it by label is dear at this rate."""
+        counter = self._evidence_counters.get(source)
+        if counter is None:
+            counter = self._evidence_counters[source] = self._metrics.evidence.labels(source)
+        return counter
 
     async def _write(self, writes: Sequence[Write], again: bool) -> Written:
         began_s = self._clock.monotonic_s()

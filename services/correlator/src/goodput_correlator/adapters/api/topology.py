@@ -52,7 +52,7 @@ async def get_topology(
     unchanged = not_modified(request, tag)
     if unchanged is not None:
         return unchanged
-    name = weak_etag(context.fabric, version).removeprefix('W/').strip('"')
+    name = weak_etag(context.fabric, version).removeprefix("W/").strip('"')
     if component is None:
         page = (await context.graph_pages()).page(_wanted(graph, sight, kind, host), after=after, limit=limit)
         whole = Topology(
