@@ -67,7 +67,9 @@ def test_verdicts_about_nobody_score_as_missed(recording: Path, tmp_path: Path) 
     verdicts = tmp_path / "verdicts.json"
     verdicts.write_text('{"verdicts": []}')
     ledger = recording.with_suffix(".ledger.jsonl")
-    goodput("score", "--ledger", str(ledger), "--verdicts", str(verdicts), "--json", expect=1)
+    scored = json.loads(goodput("score", "--ledger", str(ledger), "--verdicts", str(verdicts), "--json", expect=1))
+    assert scored["correct"] is False
+    assert (scored["counts"]["missed"], scored["counts"]["right"]) == (1, 0)
 
 
 def test_a_bad_line_is_named_by_file_and_number(recording: Path, tmp_path: Path) -> None:
