@@ -261,6 +261,8 @@ class EthtoolReader:
         if now_s - self._settings_at_s < SETTINGS_EVERY_S:
             return
         self._settings_at_s = now_s
+        if self._pods.refresh():
+            self._listed = None
         self._trouble.pop(_SETTINGS, None)
         try:
             self._settings = self._netlink.settings()

@@ -37,8 +37,13 @@ class Pods:
         self._names: dict[str, str] = {}
         self._read_of: tuple[int, int] | None = None
 
-    def refresh(self) -> None:
-        """Look whether the kubelet has written anew."""
+    def refresh(self) -> bool:
+        """Look whether the kubelet has written anew; whether anything has changed."""
+        before = self._pods, self._names
+        self._read()
+        return (self._pods, self._names) != before
+
+    def _read(self) -> None:
         try:
             stat = self._checkpoint.stat()
             if (stat.st_ino, stat.st_mtime_ns) == self._read_of:

@@ -138,6 +138,7 @@ class RdmaReader:
         if present == self._listed:
             return
         self._forget()
+        self._pods.refresh()
         inodes = dict(present)
         try:
             for port in ports_in(self._root, self._host, self._ignore):
@@ -255,10 +256,13 @@ class RdmaReader:
         if age_s < (_ADDRESSES_APART_S if self._addresses_due else _ADDRESSES_EVERY_S):
             return []
         self._addresses_at_s, self._addresses_due = now_s, False
-        self._pods.refresh()
+        moved = self._pods.refresh()
         events: list[Sample] = []
         for known in self._ports:
             files, component = known.files, known.files.port.component
+            if moved:
+                known.attrs |= function_of(files.port.device / "device", self._pods)
+                known.read = None
             files.refresh_lifespan()
             found = files.addresses()
             if lid := known.state.attrs.get("lid", "") if known.state is not None else "":
