@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, TIMEOUT = 10 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10 };
 enum { DEVICES = 64, SLOTS = 1 << 14, KEY = 96, VALUE = 200, EVENTS = 256 };
 
 typedef struct { char key[KEY]; char value[VALUE]; } entry_t;
@@ -203,6 +203,8 @@ int nvmlInitWithFlags(unsigned flags)
 {
     char value[VALUE];
     (void)flags;
+    if (!getenv("FAKE_NVML_TABLE"))
+        return DRIVER_NOT_LOADED; /* it stays in a process that goes on to other tests */
     int result = look("sys", "Init", value) ? answer("sys", "Init", value) : SUCCESS;
     if (result == SUCCESS) {
         for (int i = 0; i < DEVICES; i++) {
