@@ -510,10 +510,15 @@ def test_mig_instances_are_told_with_their_ids(host: Host, table: fake.Table) ->
             "mig4.GetGpuInstanceId": 2,
             "mig4.GetComputeInstanceId": 1,
             "mig4.UUID": "MIG-b",
+            "gpu0.Processes": "4000/2/1",
         }
     )
+    register(host.folder / "run", 6, 4000)
+    Proc(host.folder / "proc").put(4000)
     host.reader.open()
-    told = state(host.read(), "mig")
+    reading = host.read()
+    assert state(reading, "ranks").attrs["mig:rank:j1/6"] == "2/1"
+    told = state(reading, "mig")
     assert (told.value, told.attrs) == ("on", {"instance:1/0": "MIG-a", "instance:2/1": "MIG-b"})
 
 

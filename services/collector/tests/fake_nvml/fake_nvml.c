@@ -411,17 +411,20 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device_t *d, unsigned *count, proces
     int result = of_device(d, "Processes", value);
     if (result != SUCCESS)
         return result;
-    for (char *each = value; *each; there += 1) { /* pids separated by blanks */
-        strtoul(each, &each, 10);
-        while (*each == ' ')
-            each++;
+    for (char *each = value; *each; there += 1) { /* `<pid>[/<gi>/<ci>]`, separated by blanks */
+        each += strcspn(each, " ");
+        each += strspn(each, " ");
     }
     if (there > *count || (there && !out)) {
         *count = there;
         return INSUFFICIENT_SIZE;
     }
-    for (unsigned i = 0; i < there; i++)
+    for (unsigned i = 0; i < there; i++) {
         out[i] = (process_t){(unsigned)strtoul(at, &at, 10), 1ull << 30, 0xFFFFFFFFu, 0xFFFFFFFFu};
+        sscanf(at, "/%u/%u", &out[i].gi, &out[i].ci);
+        at += strcspn(at, " ");
+        at += strspn(at, " ");
+    }
     *count = there;
     return SUCCESS;
 }

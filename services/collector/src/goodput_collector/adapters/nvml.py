@@ -210,14 +210,14 @@ class NvmlReader:
         if answers.links:
             samples += gpu.nvlinks(answers.links, at, now_s, self._incarnation)
         gpu.describe(values, at)
-        if "pids" in values:
-            processes = [self._process(pid) for pid in values["pids"]]
+        if "processes" in values:
+            processes = [self._process(pid, mig) for pid, mig in values["processes"]]
             gpu.ranks(processes, self._registered(), at)
         return samples
 
-    def _process(self, pid: int) -> Process:
+    def _process(self, pid: int, mig: str) -> Process:
         stat = read_stat(self._proc_root, pid)
-        return Process(pid, stat.start_ticks if stat is not None else 0, _inner_pid(self._proc_root, pid))
+        return Process(pid, stat.start_ticks if stat is not None else 0, _inner_pid(self._proc_root, pid), mig)
 
     def _registered(self) -> list[RankRegistered]:
         """Read once a reading, and only where a GPU's processes were asked for."""

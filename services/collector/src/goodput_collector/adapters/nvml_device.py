@@ -17,6 +17,7 @@ from goodput_collector.adapters.nvml_library import Nvml
 from goodput_collector.domain import gpu_links, gpu_memory
 from goodput_collector.domain.gpu_cadence import Group
 from goodput_collector.domain.gpu_return import Meaning, meaning
+from goodput_collector.domain.gpu_xid import instance
 
 FIELD_MEMORY_TEMPERATURE = 82
 FIELDS_COUNTED = {
@@ -218,7 +219,10 @@ class NvmlDevice:
         if running is None and "processes" in self._lacking:
             running = self._ask("processes_old", "nvmlDeviceGetComputeRunningProcesses_v2")
         if running is not None:
-            self._put("pids", sorted({int(each.pid) for each in running}))
+            processes = {
+                int(each.pid): instance(int(each.gpuInstanceId or 0), int(each.computeInstanceId or 0)) for each in running
+            }
+            self._put("processes", sorted(processes.items()))
 
     def _memory(self) -> None:
         for kind in gpu_memory.KINDS:

@@ -23,11 +23,13 @@ OTHERS_NAMED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a GPU. `inner_pid` is its pid in its own namespace; 0 and -1 where /proc does not tell."""
+    """A process on a GPU. `inner_pid` is its pid in its own namespace; 0 and -1 where /proc does not tell. `mig` is the
+    instance that it runs on, `<gpu instance>/<compute instance>`."""
 
     pid: int
     start_ticks: int = 0
     inner_pid: int = -1
+    mig: str = ""
 
 
 def rank_of(process: Process, ranks: Iterable[RankRegistered]) -> RankRegistered | None:
@@ -44,18 +46,19 @@ def rank_of(process: Process, ranks: Iterable[RankRegistered]) -> RankRegistered
 
 def ranks_state(gpu: Gpu, processes: Sequence[Process], ranks: Sequence[RankRegistered], at: datetime) -> State:
     """Value: the ranks on this GPU, separated by blanks; `none`, or `others` where only strangers use it."""
-    found: dict[str, int] = {}
+    found: dict[str, Process] = {}
     others = []
     for process in processes:
         rank = rank_of(process, ranks)
         if rank is None:
             others.append(process.pid)
         else:
-            found[ids.rank_id(rank.job, rank.rank)] = process.pid
+            found[ids.rank_id(rank.job, rank.rank)] = process
     uuid = gpu.attrs.get("uuid")
     claims = {ids.rank_id(rank.job, rank.rank) for rank in ranks if uuid and rank.gpu_uuid == uuid} - found.keys()
     attrs: dict[str, str] = {key: value for key, value in gpu.attrs.items() if key in ("uuid", "pci")}
-    attrs |= {f"pid:{rank}": str(pid) for rank, pid in sorted(found.items())}
+    attrs |= {f"pid:{rank}": str(process.pid) for rank, process in sorted(found.items())}
+    attrs |= {f"mig:{rank}": process.mig for rank, process in sorted(found.items()) if process.mig}
     if others:
         attrs["others"] = str(len(others))
         attrs["other_pids"] = " ".join(str(pid) for pid in sorted(others)[:OTHERS_NAMED_MAX])

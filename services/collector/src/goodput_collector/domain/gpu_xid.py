@@ -70,6 +70,11 @@ def _xid(gpu: Gpu, code: int, mig: dict[str, str], host: str, at: datetime) -> E
 
 
 def _mig(gi: int, ci: int) -> dict[str, str]:
+    return {"mig": instance(gi, ci)} if gi != ANY_INSTANCE else {}
+
+
+def instance(gi: int, ci: int) -> str:
+    """A MIG instance by its ids, `<gpu instance>/<compute instance>`; empty for the whole GPU."""
     if gi == ANY_INSTANCE:
-        return {}
-    return {"mig": f"{gi}" + (f"/{ci}" if ci != ANY_INSTANCE else "")}
+        return ""
+    return f"{gi}" + (f"/{ci}" if ci != ANY_INSTANCE else "")
