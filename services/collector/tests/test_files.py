@@ -343,3 +343,22 @@ def test_a_change_wakes_the_reader(tmp_path: Path, make: Callable[[], tuple[File
     assert select.select([fd], [], [], 0)[0] == []
     append(tmp_path / "a.log", "x\n")
     assert select.select([fd], [], [], 10)[0] == [fd]
+
+
+def test_a_flood_is_read_in_bounded_pieces_and_the_other_files_get_their_turn(
+    tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
+) -> None:
+    for name in ("a.log", "b.log"):
+        append(tmp_path / name, "")
+    reader, _ = make()
+    kept(reader.read())
+    append(tmp_path / "a.log", ("chatter " * 128 + "\n") * 20_000)
+    append(tmp_path / "b.log", XID + "\n")
+    reading = kept(reader.read())
+    assert [each.component for each in reading.samples] == ["gpu:h0/0000:05:00"]
+    assert reader.interval_s < 0.1
+    reads = 1
+    while kept(reader.read()).marks:
+        reads += 1
+    assert 15 < reads < 60
+    assert reader.interval_s >= 0.2

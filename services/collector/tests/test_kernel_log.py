@@ -334,3 +334,8 @@ class TestRealLogs:
 
     def test_a_quiet_log_tells_nothing(self) -> None:
         assert self.events("azurehpc/0flap_syslog") == []
+
+
+@given(st.lists(st.sampled_from([b"x", b"NVRM: a", b"", b"b NVRM: NVRM: ", b"AER: q"]), max_size=12))
+def test_searching_many_lines_at_once_finds_the_lines_that_searching_each_does(lines: list[bytes]) -> None:
+    assert list(NEEDLES.lines_in(lines)) == [line for line in lines if NEEDLES.found_in(line)]

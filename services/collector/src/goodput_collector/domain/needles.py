@@ -6,7 +6,7 @@ slower than thirty such searches. A line with a needle need not mean anything, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 class Needles:
@@ -14,7 +14,21 @@ class Needles:
         self._literals = literals
 
     def found_in(self, data: bytes) -> bool:
-        return any(literal in data for literal in self._literals)
+        for literal in self._literals:  # noqa: SIM110 - a loop: three times as fast, and asked of every line
+            if literal in data:
+                return True
+        return False
+
+    def lines_in(self, lines: Sequence[bytes]) -> Iterator[bytes]:
+        """Those of `lines` that have one, in order; searched in one piece."""
+        chunk = b"\n".join(lines)
+        end = -1
+        for at in sorted(set(self.places_in(chunk))):
+            if at < end:
+                continue  # in the line just given
+            begin, end = chunk.rfind(b"\n", 0, at) + 1, chunk.find(b"\n", at)
+            end = len(chunk) if end < 0 else end
+            yield chunk[begin:end]
 
     def places_in(self, data: bytes) -> Iterator[int]:
         """Where each of them stands, literal by literal."""
