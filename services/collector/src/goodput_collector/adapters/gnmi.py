@@ -21,7 +21,8 @@ from goodput_collector.domain.gnmi_streams import Dialect, Way, dialect
 from goodput_collector.domain.switch_facts import NOT_PORTS, Fact, NeighbourFact, NeighbourGone
 from goodput_collector.domain.switch_list import Switch
 from goodput_collector.domain.switch_lldp import Directory, Neighbours
-from goodput_collector.domain.switch_ports import Stamp, SwitchPorts
+from goodput_collector.domain.switch_port import Stamp
+from goodput_collector.domain.switch_ports import SwitchPorts
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Gauge, Source
 from goodput_common.runtime.clock import Clock
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from goodput_collector.adapters.gnmi_wire import Reader
 
 CLOSE_S = 3.0
+PATIENCE = 0.8  # of the deadline: to say why before it is over
 SILENT_INTERVALS = 3.0
 SILENT_S_MIN = 20.0
 CLOCK_NOISE_S = 0.5
@@ -53,9 +55,8 @@ class GnmiReader:
         environment: Callable[[], dict[str, str]] = lambda: dict(os.environ),
     ) -> None:
         self.instance = switch.name
-        self.interval_s = min(5.0, switch.sample_s)
+        self.interval_s = min(5.0, switch.every_s)
         self._switch = switch
-        self._directory = directory
         self._clock = clock
         self._environment = environment
         self._ignore = re.compile(switch.ignore) if switch.ignore else NOT_PORTS
@@ -67,7 +68,6 @@ class GnmiReader:
         self._inbox: Inbox | None = None
         self._dialect: Dialect | None = None
         self._reader: Reader | None = None
-        directory.expect(switch.name)
 
     def open(self) -> None:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its own log would go past ours; read when it is loaded
@@ -83,7 +83,7 @@ class GnmiReader:
         self._session = gnmi_session.Session(self._switch, given, self._inbox, self._clock)
         make = gnmi_channel.maker(self._switch)
         try:
-            the_hub().call(self._session.open(make), within_s=self.deadline_s - CLOSE_S)
+            the_hub().call(self._session.open(make), within_s=PATIENCE * self.deadline_s)
         except Late as error:
             raise Unreadable(str(error)) from None
         self._dialect = dialect(self._session.kind, self._ignore)
@@ -101,18 +101,17 @@ class GnmiReader:
         self._drain(inbox)
         now, monotonic_s = self._clock.now(), self._clock.monotonic_s()
         samples = self._ports.tell(now, monotonic_s)
-        samples += self._clock_difference(monotonic_s)
         if session.failure is not None and not samples:
             raise session.failure
+        samples += self._clock_difference(monotonic_s)
         silent_s = monotonic_s - session.heard_at_s
-        if silent_s > max(SILENT_S_MIN, SILENT_INTERVALS * self._switch.sample_s):
+        if silent_s > max(SILENT_S_MIN, SILENT_INTERVALS * self._switch.every_s):
             raise Unreadable(f"nothing heard for {silent_s:.0f} s, though the connection stands")
-        self._directory.learn(self._switch.name, self._names())
         return Reading(
             samples=samples,
             trouble=self._trouble(session),
             covered=self._ports.covered(),
-            snapshots=self._neighbours.tell(self._ports.ports(), now, monotonic_s),
+            snapshots=self._neighbours.tell(self._ports.ports(), self._ports.aliases(), now, monotonic_s),
         )
 
     def close(self) -> None:
@@ -138,6 +137,7 @@ class GnmiReader:
                 arrived=arrived.at,
                 monotonic_s=arrived.monotonic_s,
                 by=arrived.attempt.way.value,
+                stream=arrived.attempt.stream.name,
             )
             of_ports: list[Fact] = []
             for fact in self._dialect.facts(notice):
@@ -158,9 +158,6 @@ class GnmiReader:
             value=round(behind_s, 3),
         )
         return self._gauges.of((gauge,), monotonic_s, noise=CLOCK_NOISE_S)
-
-    def _names(self) -> dict[str, str]:
-        return {name: name for name in self._ports.ports()} | self._ports.aliases()
 
     def _trouble(self, session: Session) -> str:
         parts = [str(session.failure)] if session.failure is not None else []

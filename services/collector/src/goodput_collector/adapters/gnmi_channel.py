@@ -53,11 +53,14 @@ def metadata(credentials: Credentials) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in given if value)
 
 
+def details(error: Any, length_max: int) -> str:
+    """The other end's words, on one line."""
+    return " ".join((error.details() or "").split())[:length_max]
+
+
 def reason(error: Any, tls: Tls) -> tuple[str, str]:
     """(why, what to do about it) of a failed call."""
-    code, details = error.code(), (error.details() or "").strip()
-    name = code.name if code is not None else "UNKNOWN"
-    said = details[:300]
+    name, said = error.code().name, details(error, 300)
     if name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return (
             f"the switch refuses this user: {said or name}",
@@ -73,11 +76,11 @@ def reason(error: Any, tls: Tls) -> tuple[str, str]:
     return f"{name}: {said}", ""
 
 
-def _bytes(path: Path | None) -> bytes | None:
-    if path is None:
+def _bytes(path: str) -> bytes | None:
+    if not path:
         return None
     try:
-        return path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise Unreadable(
             f"cannot read {path}: {error.strerror or error}", remedy="correct tls in the list of switches"

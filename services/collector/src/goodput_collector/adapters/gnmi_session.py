@@ -64,7 +64,7 @@ class Inbox:
             full = len(self._waiting) >= INBOX_MESSAGES_MAX or self._bytes >= INBOX_BYTES_MAX
         if full:
             self._room.clear()
-        if arrived.attempt.stream.urgent or full:
+        if full or (arrived.attempt.stream.urgent and arrived.attempt.way is Way.ON_CHANGE):
             self.wake()
 
     def wake(self) -> None:
@@ -113,7 +113,7 @@ class Session:
         self._encoding = encoding(self.kind, gnmi_wire.encodings(answer))
         origins = origins_of(models)
         self.heard_at_s = self._clock.monotonic_s()
-        for stream in streams(self.kind, sample_s=self._switch.sample_s):
+        for stream in streams(self.kind, sample_s=self._switch.every_s):
             following = self._follow(stub, stream, origins)
             self._tasks.append(asyncio.create_task(following, name=f"{self._switch.name} {stream.name}"))
 
@@ -153,7 +153,7 @@ class Session:
             if error.code().name not in _REFUSED:
                 self._fail(self._unreadable(error))
                 return None
-            why = f"{error.code().name}: {(error.details() or '')[:80]}"
+            why = f"{error.code().name}: {gnmi_channel.details(error, 80)}"
         self.ways.pop(stream.name, None)
         return why
 

@@ -7,13 +7,14 @@ whatever certificate a server shows where none is given, and waits for answers w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from pygnmi.spec.v080 import gnmi_pb2
 
-from goodput_collector.domain.gnmi_path import Elem, Path, elem
+from goodput_collector.domain.gnmi_path import Elem, Path
 from goodput_collector.domain.gnmi_streams import HEARTBEAT_S, Attempt, Way
 from goodput_collector.domain.gnmi_update import Notice
 
@@ -25,39 +26,43 @@ _MODES = {
 }
 
 
+@functools.lru_cache(PATHS_KEPT)
+def _parsed(prefix: bytes, spelled: bytes) -> Path:
+    """The same few thousand paths come again and again, from all switches: each is taken apart once."""
+    steps: list[Elem] = []
+    for each in (gnmi_pb2.Path.FromString(prefix), gnmi_pb2.Path.FromString(spelled)):
+        steps += [_elem(step.name, tuple(sorted(step.key.items()))) for step in each.elem]
+        if not each.elem:
+            steps += [_elem(step, ()) for step in each.element]  # gNMI before 0.4
+    return tuple(steps)
+
+
+@functools.lru_cache(PATHS_KEPT)
+def _elem(name: str, keys: tuple[tuple[str, str], ...]) -> Elem:
+    return Elem(name, keys)
+
+
 class Reader:
-    """Notifications of one switch. The same paths come again and again: each is taken apart once."""
+    """Notifications of one switch."""
 
     def __init__(self) -> None:
-        self._paths: dict[bytes, Path] = {}
         self.unreadable = 0  # values that are of no known type, or not the JSON that they are said to be
 
     def notice(self, message: Any) -> Notice:
         """From a `Notification`."""
-        prefix = self._path(message.prefix)
+        prefix = message.prefix.SerializeToString()
         updates = []
         for update in message.update:
             try:
-                updates.append((prefix + self._path(update.path), self._value(update.val)))
+                updates.append((_parsed(prefix, update.path.SerializeToString()), self._value(update.val)))
             except (ValueError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self.unreadable += 1
         return Notice(
             at_ns=message.timestamp,
             target=message.prefix.target,
             updates=tuple(updates),
-            deletes=tuple(prefix + self._path(each) for each in message.delete),
+            deletes=tuple(_parsed(prefix, each.SerializeToString()) for each in message.delete),
         )
-
-    def _path(self, message: Any) -> Path:
-        spelled = message.SerializeToString()
-        known = self._paths.get(spelled)
-        if known is None:
-            known = tuple(elem(each.name, each.key) for each in message.elem)
-            if not known and message.element:  # gNMI before 0.4
-                known = tuple(Elem(each) for each in message.element)
-            if len(self._paths) < PATHS_KEPT:
-                self._paths[spelled] = known
-        return known
 
     def _value(self, value: Any) -> Any:
         kind = value.WhichOneof("value")

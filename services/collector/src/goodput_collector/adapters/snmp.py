@@ -15,7 +15,8 @@ from goodput_collector.domain import switch_snmp
 from goodput_collector.domain.switch_facts import NOT_PORTS
 from goodput_collector.domain.switch_list import Switch
 from goodput_collector.domain.switch_lldp import Directory, Neighbours
-from goodput_collector.domain.switch_ports import Stamp, SwitchPorts
+from goodput_collector.domain.switch_port import Stamp
+from goodput_collector.domain.switch_ports import SwitchPorts
 from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.clock import Clock
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from goodput_collector.adapters.snmp_client import SnmpClient
 
 CLOSE_S = 2.0
+PATIENCE = 0.8  # of the deadline: to say why before it is over
 SLOW_S = 60.0  # neighbours and names change seldom
 
 
@@ -42,9 +44,8 @@ class SnmpReader:
         environment: Callable[[], dict[str, str]] = lambda: dict(os.environ),
     ) -> None:
         self.instance = switch.name
-        self.interval_s = switch.sample_s
+        self.interval_s = switch.every_s
         self._switch = switch
-        self._directory = directory
         self._clock = clock
         self._environment = environment
         self._ports = SwitchPorts(switch.name, widths=switch_snmp.WIDTHS)
@@ -53,7 +54,6 @@ class SnmpReader:
         self._client: SnmpClient | None = None
         self._slow_at_s = float("-inf")
         self._trouble = ""
-        directory.expect(switch.name)
 
     def open(self) -> None:
         try:
@@ -75,12 +75,11 @@ class SnmpReader:
             raise Unreadable("the connection is closed")
         self._ask(self._poll(client))
         now, monotonic_s = self._clock.now(), self._clock.monotonic_s()
-        self._directory.learn(self._switch.name, {name: name for name in self._ports.ports()})
         return Reading(
             samples=self._ports.tell(now, monotonic_s),
             trouble=self._trouble,
             covered=self._ports.covered(),
-            snapshots=self._neighbours.tell(self._ports.ports(), now, monotonic_s),
+            snapshots=self._neighbours.tell(self._ports.ports(), self._ports.aliases(), now, monotonic_s),
         )
 
     def close(self) -> None:
@@ -91,7 +90,7 @@ class SnmpReader:
 
     def _ask(self, coroutine: Coroutine[Any, Any, None]) -> None:
         try:
-            the_hub().call(coroutine, within_s=self.deadline_s - CLOSE_S)
+            the_hub().call(coroutine, within_s=PATIENCE * self.deadline_s)
         except Late as error:
             raise Unreadable(str(error)) from None
 

@@ -9,6 +9,7 @@ is refused on the last rung is told as trouble; the other streams go on.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from goodput_collector.domain.switch_openconfig import OpenConfig
 from goodput_collector.domain.switch_sonic import Sonic
 
 HEARTBEAT_S = 60.0  # a value that does not change is told this often all the same
-WATCHDOG_S = 2.0
+WATCHDOG_S = 5.0
 SLOW_S = 60.0
 
 
@@ -43,14 +44,14 @@ class Kind(enum.StrEnum):
 
 
 class Dialect(Protocol):
-    """Turns notifications into facts. It may remember, so there is one a switch."""
+    """Turns notifications into facts. It remembers what paths mean and nothing of any switch: all share one."""
 
     def facts(self, notice: Notice) -> Iterable[Fact]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What one subscription asks for. `urgent`: what comes is worth waking up for. Without a `required` one there is nothing
+    """What one subscription asks for. `urgent`: a change is worth waking up for. Without a `required` one there is nothing
     to tell about the switch's ports at all."""
 
     name: str
@@ -98,7 +99,7 @@ def streams(kind: Kind, *, sample_s: float) -> tuple[Stream, ...]:
             ),
             Stream(
                 name="PFC watchdog", database="COUNTERS_DB", paths=("/COUNTERS/Ethernet*/Pfcwd",), ways=_COUNTERS,
-                every_s=watched_s, urgent=True,
+                every_s=watched_s,
             ),
             Stream(name="neighbours", database="APPL_DB", paths=("/LLDP_ENTRY_TABLE",), ways=_STATES, every_s=SLOW_S),
             Stream(name="boot time", database="OTHERS", paths=("/proc/stat",), ways=(Way.GET,), every_s=SLOW_S),
@@ -125,7 +126,7 @@ def streams(kind: Kind, *, sample_s: float) -> tuple[Stream, ...]:
             paths=(f"{qos}/pfc/pfc-priorities/pfc-priority[dot1p=*]/state/statistics",),
         ),
         Stream(
-            name="neighbours", paths=("/lldp/interfaces/interface[name=*]/neighbors/neighbor[id=*]/state",), ways=_STATES,
+            name="neighbours", paths=("/lldp/interfaces/interface[name=*]/neighbors/neighbor[id=*]",), ways=_STATES,
             every_s=SLOW_S,
         ),
         Stream(name="boot time", paths=("/system/state/boot-time",), ways=(Way.GET, Way.SAMPLE), every_s=SLOW_S),
@@ -159,6 +160,7 @@ def origins_of(models: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(name for name, _ in models if name == "sonic-db")
 
 
+@functools.cache
 def dialect(kind: Kind, ignore: re.Pattern[str] = NOT_PORTS) -> Dialect:
     return Sonic(ignore) if kind is Kind.SONIC else OpenConfig(ignore)
 

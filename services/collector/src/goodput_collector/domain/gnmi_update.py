@@ -22,6 +22,7 @@ LIST_KEYS: dict[str, tuple[str, ...]] = {
     "pfc-priority": ("dot1p", "priority"),
     "pfc-queue": ("queue", "priority"),
     "subinterface": ("index",),
+    "capability": ("name",),
 }
 
 
@@ -69,11 +70,10 @@ def bare(name: str) -> str:
 
 def whole(value: Any) -> int | None:
     """A count: what is no non-negative whole number is none."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value if value >= 0 else None
-    if isinstance(value, str):
+    kind = type(value)  # asked for hundreds of times a second: subclasses do not come over the wire
+    if kind is int:
+        return int(value) if value >= 0 else None
+    if kind is str:
         return int(value) if value.isascii() and value.isdigit() and len(value) <= 20 else None
     if isinstance(value, float) and value.is_integer() and 0 <= value < 2**63:
         return int(value)

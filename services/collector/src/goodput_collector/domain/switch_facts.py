@@ -7,6 +7,7 @@ rose by so much) is decided in one place for all of them (`switch_ports`, `switc
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from typing import NamedTuple
 
@@ -34,10 +35,11 @@ class PortFact(NamedTuple):
     value: str | int
 
 
-class CounterFact(NamedTuple):
+class CountersFact(NamedTuple):
+    """Where counters of a port stand. Most of what a switch tells is this, so those of a port come together."""
+
     port: str
-    name: str
-    value: int
+    values: dict[str, int]
 
 
 class WatchdogFact(NamedTuple):
@@ -72,7 +74,7 @@ class BootFact(NamedTuple):
     at_ns: int
 
 
-Fact = PortFact | CounterFact | WatchdogFact | NeighbourFact | NeighbourGone | PortGone | BootFact
+Fact = PortFact | CountersFact | WatchdogFact | NeighbourFact | NeighbourGone | PortGone | BootFact
 
 
 def is_port(name: str, ignore: re.Pattern[str] = NOT_PORTS) -> bool:
@@ -87,15 +89,18 @@ def oper(word: str) -> str:
     return _OPER.get(word, word.replace("-", "").replace("_", ""))
 
 
+@functools.lru_cache(256)
 def pfc(direction: str, priority: int | str, what: str = "") -> str:
     """The name of a pause counter of one priority, as NIC drivers spell it: one name for one thing. `direction` is rx (this
     port was told to stop) or tx (it told its neighbour to stop)."""
     return f"{direction}_prio{priority}_pause{what}"
 
 
+@functools.lru_cache(256)
 def watchdog(priority: int | str, what: str) -> str:
     return f"pfc_watchdog_prio{priority}_{what}"
 
 
+@functools.lru_cache(1024)
 def queue(number: int | str, what: str) -> str:
     return f"out_queue{number}_{what}"

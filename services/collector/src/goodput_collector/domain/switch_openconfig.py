@@ -6,6 +6,7 @@
     /qos/interfaces/interface[interface-id=]/output/queues/queue[name=]/state/{transmit-pkts,dropped-pkts}
     /qos/interfaces/interface[interface-id=]/pfc/pfc-priorities/pfc-priority[dot1p=]/state/statistics/pause-frames-{rx,tx}
     /lldp/interfaces/interface[name=]/neighbors/neighbor[id=]/state/{system-name,chassis-id,port-id,...}
+    /lldp/interfaces/interface[name=]/neighbors/neighbor[id=]/capabilities/capability[name=]/state/enabled
     /system/state/boot-time
 
 Pause frames per priority are in no common model; two spellings that vendors add are known. A path means the same each
@@ -24,7 +25,7 @@ from goodput_collector.domain.switch_facts import (
     NOT_PORTS,
     About,
     BootFact,
-    CounterFact,
+    CountersFact,
     Fact,
     NeighbourFact,
     NeighbourGone,
@@ -36,7 +37,7 @@ from goodput_collector.domain.switch_facts import (
     queue,
 )
 
-MEANINGS_MAX = 100_000
+MEANINGS_MAX = 200_000
 PORT_COUNTERS = {
     "in-errors": "in_errors",
     "out-errors": "out_errors",
@@ -56,18 +57,17 @@ PAUSE_COUNTERS = {"pause-frames-rx": "rx", "pause-frames-tx": "tx"}
 NEIGHBOUR_FIELDS = {
     "system-name": "system",
     "chassis-id": "chassis",
-    "chassis-id-type": "chassis_type",
     "port-id": "port",
-    "port-id-type": "port_type",
     "port-description": "port_descr",
     "management-address": "address",
 }
+CAPABILITIES = {"MAC_BRIDGE": "bridging", "ROUTER": "bridging", "STATION_ONLY": "station"}
 _PFC = re.compile(r"(in|out)-pfc-?([0-7])-(?:packets|pkts|frames)")
 _NUMBER = re.compile(r"(\d+)$")
 
 
 class _Means(NamedTuple):
-    kind: str  # oper | admin | change | transitions | counter | neighbour | boot
+    kind: str  # oper | admin | change | transitions | counter | neighbour | capability | boot
     port: str = ""
     name: str = ""
     key: str = ""
@@ -83,22 +83,34 @@ class OpenConfig:
     def facts(self, notice: Notice) -> Iterator[Fact]:
         for path in notice.deletes:  # gNMI: a notification's deletes come before its updates
             yield from self._gone(path)
+        facts: list[Fact] = []
+        counters: dict[str, dict[str, int]] = {}
         for path, value in notice.updates:
             if isinstance(value, dict | list):
                 for leaf, inner in leaves(path, value):
-                    yield from self._fact(leaf, inner)
+                    self._leaf(leaf, inner, facts, counters)
             else:
-                yield from self._fact(path, value)
+                self._leaf(path, value, facts, counters)
+        yield from facts
+        for port, values in counters.items():
+            yield CountersFact(port, values)
 
-    def _fact(self, path: Path, value: Any) -> Iterator[Fact]:
+    def _leaf(self, path: Path, value: Any, facts: list[Fact], counters: dict[str, dict[str, int]]) -> None:
         try:
             means = self._known[path]
         except KeyError:
             means = self._means(path)
             if len(self._known) < MEANINGS_MAX:
                 self._known[path] = means
-        if means is not None:
-            yield from _told(means, value)
+        if means is None:
+            return
+        if means.kind != "counter":
+            facts.extend(_told(means, value))
+        elif (count := whole(value)) is not None:
+            values = counters.get(means.port)
+            if values is None:
+                values = counters[means.port] = {}
+            values[means.name] = count
 
     def _means(self, path: Path) -> _Means | None:
         steps = [bare(each.name) for each in path]
@@ -111,6 +123,11 @@ class OpenConfig:
             port = path[2].only_key()
             known = name is not None and is_port(port, self._ignore)
             return _Means("neighbour", port, name or "", path[4].only_key()) if known else None
+        if steps[4:] == ["neighbor", "capabilities", "capability", "state", "enabled"] and steps[0] == "lldp":
+            name = CAPABILITIES.get(bare(path[6].only_key()).upper())
+            port = path[2].only_key()
+            known = name is not None and is_port(port, self._ignore)
+            return _Means("capability", port, name or "", path[4].only_key()) if known else None
         return _Means("boot") if steps == ["system", "state", "boot-time"] else None
 
     def _interface(self, path: Path, steps: list[str]) -> _Means | None:
@@ -161,10 +178,7 @@ def _counter(port: str, name: str | None) -> _Means | None:
 
 def _told(means: _Means, value: Any) -> Iterator[Fact]:
     kind = means.kind
-    if kind == "counter":
-        if (count := whole(value)) is not None:
-            yield CounterFact(means.port, means.name, count)
-    elif kind in ("oper", "admin"):
+    if kind in ("oper", "admin"):
         if state := oper(word(value)):
             yield PortFact(means.port, About.OPER if kind == "oper" else About.ADMIN, state)
     elif kind in ("change", "transitions"):
@@ -172,5 +186,8 @@ def _told(means: _Means, value: Any) -> Iterator[Fact]:
             yield PortFact(means.port, About.LAST_CHANGE_NS if kind == "change" else About.TRANSITIONS, count)
     elif kind == "neighbour":
         yield NeighbourFact(means.port, means.key, means.name, text(value))
+    elif kind == "capability":
+        if value is True:
+            yield NeighbourFact(means.port, means.key, means.name, "yes")
     elif (count := whole(value)) is not None:
         yield BootFact(count)

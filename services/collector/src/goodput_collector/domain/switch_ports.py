@@ -9,67 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
 
 from goodput_collector.domain.changes import Changes
-from goodput_collector.domain.deltas import Deltas
 from goodput_collector.domain.deltas import Reading as CounterReading
 from goodput_collector.domain.rdma_counters import Width
 from goodput_collector.domain.switch_clock import SwitchClock
-from goodput_collector.domain.switch_facts import About, BootFact, CounterFact, Fact, PortFact, PortGone, WatchdogFact
-from goodput_collector.domain.switch_flaps import Missed, Moved
+from goodput_collector.domain.switch_facts import About, BootFact, CountersFact, Fact, PortFact, PortGone, WatchdogFact
+from goodput_collector.domain.switch_port import Port, Stamp, clock_attrs
 from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId
-from goodput_common.contracts.telemetry import Event, EventName, Sample, Severity, State
+from goodput_common.contracts.telemetry import EventName, Sample, State
 
 PORTS_MAX = 2_048
 COUNTERS_MAX = 256  # of one port
 EVENTS_MAX = 10_000
 BOOT_TOLERANCE_NS = 10_000_000_000  # a boot time worked out from an uptime wavers
+_STORMED = "_stormed"
 DOWN = frozenset({"down", "lowerlayerdown", "notpresent", "dormant"})
-
-
-class Stamp(NamedTuple):
-    """When facts were seen: `at_ns` by the switch's clock (0: not told), `at` by ours, `monotonic_s` when they got here."""
-
-    at_ns: int
-    at: datetime
-    arrived: datetime
-    monotonic_s: float
-    by: str  # in which way: on change | sampled | fetched | SNMP
-
-
-class _Storm:
-    """The watchdog of one priority."""
-
-    __slots__ = ("missed", "stormed")
-
-    def __init__(self) -> None:
-        self.stormed: bool | None = None
-        self.missed = Missed(unit=1)
-
-
-class _Port:
-    """What is remembered of one port."""
-
-    __slots__ = (
-        "admin", "changed_ns", "component", "counted", "counters", "deltas", "flaps", "moved", "name", "oper", "stamp",
-        "storms",
-    )  # fmt: skip
-
-    def __init__(self, switch: str, name: str, widths: Mapping[str, Width]) -> None:
-        self.name = name
-        self.component = ids.port_id(switch, name)
-        self.oper = ""
-        self.admin = ""
-        self.changed_ns = 0
-        self.flaps = Missed(unit=2)
-        self.moved = Moved()
-        self.storms: dict[int, _Storm] = {}
-        self.deltas = Deltas(self.component, widths)
-        self.counters: dict[str, int] = {}  # heard since the last were told
-        self.counted: dict[str, tuple[int, int]] = {}  # value and the switch's time of the last, told or not
-        self.stamp: Stamp | None = None
 
 
 class SwitchPorts:
@@ -80,7 +36,7 @@ class SwitchPorts:
         self._widths = widths or {}
         self.clock = SwitchClock()
         self.left_out = 0  # facts beyond the bounds
-        self._ports: dict[str, _Port] = {}
+        self._ports: dict[str, Port] = {}
         self._aliases: dict[str, str] = {}
         self._named: set[str] = set()  # what is certainly a port's own name
         self._events: list[Sample] = []
@@ -115,8 +71,8 @@ class SwitchPorts:
         """Facts of one notification."""
         later: list[PortFact] = []
         for fact in facts:
-            if isinstance(fact, CounterFact):
-                self._counter(fact, stamp)
+            if isinstance(fact, CountersFact):
+                self._counters(fact, stamp)
             elif isinstance(fact, PortFact):
                 if fact.about in (About.OPER, About.TRANSITIONS):
                     later.append(fact)  # a row tells everything at once: what else it says of the port comes first
@@ -131,38 +87,40 @@ class SwitchPorts:
         for fact in later:
             self._port_fact(fact, stamp)
 
-    def _port(self, spoken: str) -> _Port | None:
+    def _port(self, spoken: str) -> Port | None:
         name = self._aliases.get(spoken, spoken)
         port = self._ports.get(name)
         if port is None:
             if len(self._ports) >= PORTS_MAX:
                 self.left_out += 1
                 return None
-            port = self._ports[name] = _Port(self.switch, name, self._widths)
+            port = self._ports[name] = Port(self.switch, name, self._widths)
             self._dirty = True
         return port
 
-    def _counter(self, fact: CounterFact, stamp: Stamp) -> None:
+    def _counters(self, fact: CountersFact, stamp: Stamp) -> None:
         port = self._port(fact.port)
         if port is None:
             return
-        name, value = fact.name, fact.value
-        known = port.counted.get(name)
-        if known is None:
-            if len(port.counted) >= COUNTERS_MAX:
-                self.left_out += 1
-                return
-        elif stamp.at_ns and stamp.at_ns < known[1]:
+        if 0 < stamp.at_ns < port.heard_ns.get(stamp.stream, 0):
             return  # overtaken on the way: an older value is no fall
-        elif value < known[0]:
-            self._fell = True
-        port.counted[name] = (value, stamp.at_ns)
-        port.counters[name] = value
+        port.heard_ns[stamp.stream] = stamp.at_ns
+        counted = port.counted
+        for name, value in fact.values.items():
+            known = counted.get(name)
+            if known is None:
+                if len(counted) >= COUNTERS_MAX:
+                    self.left_out += 1
+                    continue
+                if name.endswith(_STORMED):
+                    port.storm_counters[name] = int(name[len("pfc_watchdog_prio") : -len(_STORMED)])
+            elif value < known:
+                self._fell = True
+            counted[name] = port.counters[name] = value
         port.stamp = stamp
-        if name.endswith("_stormed") and name.startswith("pfc_watchdog_prio"):
-            self._storm(port, int(name[len("pfc_watchdog_prio") : -len("_stormed")])).missed.counted(
-                value, stamp.monotonic_s
-            )
+        for name, priority in port.storm_counters.items():
+            if name in fact.values:
+                port.storm(priority).missed.counted(fact.values[name], stamp.monotonic_s)
 
     def _port_fact(self, fact: PortFact, stamp: Stamp) -> None:
         if fact.about is About.ALIAS:
@@ -191,7 +149,7 @@ class SwitchPorts:
         self._aliases[alias] = name
         self._ports.pop(alias, None)  # counters came under the alias before the table did: the next go to the port
 
-    def _oper(self, port: _Port, value: str, stamp: Stamp) -> None:
+    def _oper(self, port: Port, value: str, stamp: Stamp) -> None:
         before, port.oper = port.oper, value
         if before == value:
             return
@@ -201,20 +159,20 @@ class SwitchPorts:
         elif before == "up" and value in DOWN:
             self._link(port, EventName.LINK_DOWN, stamp)
 
-    def _link(self, port: _Port, name: EventName, stamp: Stamp) -> None:
+    def _link(self, port: Port, name: EventName, stamp: Stamp) -> None:
         port.flaps.seen()
         port.moved.seen()
         at = stamp.at
         if stamp.by != "on change" and port.changed_ns > 0:
             noted = self.clock.ours(port.changed_ns, stamp.arrived)
             at = noted if noted <= stamp.at else at
-        self._event(port, name, at, stamp.at_ns, by=stamp.by)
+        self._say(port.link(name, at, by=stamp.by, more=self._clock(stamp.at_ns)))
 
     def _watchdog(self, fact: WatchdogFact, stamp: Stamp) -> None:
         port = self._port(fact.port)
         if port is None:
             return
-        storm = self._storm(port, fact.priority)
+        storm = port.storm(fact.priority)
         before, storm.stormed = storm.stormed, fact.stormed
         if before == fact.stormed:
             return
@@ -222,20 +180,15 @@ class SwitchPorts:
         if before is not None:
             if fact.stormed:
                 storm.missed.seen()
-            self._pause(port, fact.priority, fact.stormed, stamp.at, by=stamp.by)
-
-    def _storm(self, port: _Port, priority: int) -> _Storm:
-        storm = port.storms.get(priority)
-        if storm is None:
-            storm = port.storms[priority] = _Storm()
-        return storm
+            self._say(port.pause(fact.priority, fact.stormed, stamp.at, by=stamp.by))
 
     def _gone(self, spoken: str, stamp: Stamp) -> None:
         port = self._ports.pop(self._aliases.get(spoken, spoken), None)
         if port is None:
             return
         if port.oper == "up":
-            self._event(port, EventName.LINK_DOWN, stamp.at, stamp.at_ns, by=stamp.by, what="interface removed")
+            more = {"what": "interface removed"} | self._clock(stamp.at_ns)
+            self._say(port.link(EventName.LINK_DOWN, stamp.at, by=stamp.by, more=more))
         self._say(State(component=port.component, name="operstate", observed_at=stamp.at, value="removed"))
 
     def _boot(self, at_ns: int) -> None:
@@ -255,7 +208,7 @@ class SwitchPorts:
         if self._dirty or full:
             self._dirty = False
             self._full_at_s = monotonic_s if full else self._full_at_s
-            samples += self._changes.of(self._states(now), monotonic_s)
+            samples += self._changes.of([state for port in self._ports.values() for state in port.states(now)], monotonic_s)
         return samples
 
     def _increases(self) -> list[Sample]:
@@ -279,7 +232,7 @@ class SwitchPorts:
                 port.counters = {}
         return samples
 
-    def _settle(self, port: _Port, now: datetime, monotonic_s: float) -> None:
+    def _settle(self, port: Port, now: datetime, monotonic_s: float) -> None:
         flaps = port.flaps.settle(monotonic_s)
         moved = port.moved.settle(monotonic_s)
         by = "transition counter"
@@ -289,65 +242,17 @@ class SwitchPorts:
             at = self.clock.ours(port.changed_ns, now) if port.changed_ns else now
             order = (EventName.LINK_DOWN, EventName.LINK_UP)
             for name in order if port.oper == "up" else reversed(order):
-                self._event(port, name, at, port.changed_ns, count=flaps, by=by)
+                self._say(port.link(name, at, by=by, count=flaps, more=self._clock(port.changed_ns)))
         for priority, storm in port.storms.items():
             if (times := storm.missed.settle(monotonic_s)) and storm.stormed is not None:
                 for stormed in (not storm.stormed, storm.stormed):
-                    self._pause(port, priority, stormed, now, by="storm counter", count=times)
-
-    def _states(self, now: datetime) -> Iterable[State]:
-        for port in self._ports.values():
-            if port.oper:
-                attrs = {"by": "switch"} | ({"admin": port.admin} if port.admin else {})
-                yield State(component=port.component, name="operstate", observed_at=now, value=port.oper, attrs=attrs)
-            for priority, storm in port.storms.items():
-                if storm.stormed is not None:
-                    yield State(
-                        component=port.component,
-                        name=f"pfc_watchdog_prio{priority}",
-                        observed_at=now,
-                        value="stormed" if storm.stormed else "operational",
-                    )
-
-    def _event(
-        self, port: _Port, name: EventName, at: datetime, at_ns: int, *, by: str, count: int = 1, what: str = ""
-    ) -> None:
-        down = name is EventName.LINK_DOWN
-        admin = port.admin or "unknown"
-        times = f" {count} times" if count > 1 else ""
-        attrs = {"by": by, "operstate": port.oper, "admin": admin} | ({"what": what} if what else {})
-        behind_s = self.clock.behind_s
-        if at_ns > 0 and behind_s is not None and abs(behind_s) > 0.5:
-            attrs |= {"switch_time_ns": str(at_ns), "switch_clock_behind_s": f"{behind_s:.1f}"}
-        self._say(
-            Event(
-                component=port.component,
-                name=name,
-                observed_at=at,
-                severity=Severity.ERROR if down else Severity.INFO,
-                excerpt=f"{port.name}: link {'down' if down else 'up'}{times} (oper {port.oper}, admin {admin})",
-                attrs=attrs,
-                count=count,
-            )
-        )
-
-    def _pause(self, port: _Port, priority: int, stormed: bool, at: datetime, *, by: str, count: int = 1) -> None:
-        state = "stormed" if stormed else "restored"
-        times = f" {count} times" if count > 1 else ""
-        self._say(
-            Event(
-                component=port.component,
-                name=EventName.PAUSE_STORM,
-                observed_at=at,
-                severity=Severity.ERROR if stormed else Severity.INFO,
-                excerpt=f"{port.name}: PFC watchdog, priority {priority}: {state}{times}",
-                attrs={"priority": str(priority), "state": state, "by": by},
-                count=count,
-            )
-        )
+                    self._say(port.pause(priority, stormed, now, by="storm counter", count=times))
 
     def _say(self, sample: Sample) -> None:
         if len(self._events) >= EVENTS_MAX:
             self.left_out += 1
             return
         self._events.append(sample)
+
+    def _clock(self, at_ns: int) -> dict[str, str]:
+        return clock_attrs(at_ns, self.clock.behind_s)

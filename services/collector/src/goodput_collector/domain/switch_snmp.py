@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from goodput_collector.domain.rdma_counters import Width
-from goodput_collector.domain.switch_facts import NOT_PORTS, About, BootFact, CounterFact, Fact, PortFact, is_port
+from goodput_collector.domain.switch_facts import NOT_PORTS, About, BootFact, CountersFact, Fact, PortFact, is_port
 from goodput_collector.domain.switch_lldp import Neighbour
 
 Oid = tuple[int, ...]
@@ -44,9 +44,18 @@ PORTS: tuple[Oid, ...] = (IF_ADMIN, IF_OPER, IF_LAST_CHANGE, *COUNTERS)
 _LLDP = (1, 0, 8802, 1, 1, 2, 1)
 _REM = (*_LLDP, 4, 1, 1)
 REM_CHASSIS_TYPE, REM_CHASSIS, REM_PORT_TYPE, REM_PORT, REM_PORT_DESCR, REM_SYSTEM = ((*_REM, n) for n in range(4, 10))
+REM_CAPABLE: Oid = (*_REM, 12)
 LOC_PORT: Oid = (*_LLDP, 3, 7, 1, 3)
 LOC_PORT_DESCR: Oid = (*_LLDP, 3, 7, 1, 4)
-NEIGHBOURS: tuple[Oid, ...] = (REM_CHASSIS_TYPE, REM_CHASSIS, REM_PORT_TYPE, REM_PORT, REM_PORT_DESCR, REM_SYSTEM)
+NEIGHBOURS: tuple[Oid, ...] = (
+    REM_CHASSIS_TYPE,
+    REM_CHASSIS,
+    REM_PORT_TYPE,
+    REM_PORT,
+    REM_PORT_DESCR,
+    REM_SYSTEM,
+    REM_CAPABLE,
+)
 LOCAL_PORTS: tuple[Oid, ...] = (LOC_PORT, LOC_PORT_DESCR)
 
 _OPER = {1: "up", 2: "down", 3: "testing", 4: "unknown", 5: "dormant", 6: "notpresent", 7: "lowerlayerdown"}
@@ -90,9 +99,8 @@ class SnmpPorts:
                 yield PortFact(name, About.LAST_CHANGE_NS, max(1, boot_ns + changed * _HUNDREDTH_NS))
             if (state := _OPER.get(_number(table, IF_OPER, index))) is not None:
                 yield PortFact(name, About.OPER, state)
-            for column, counter in COUNTERS.items():
-                if (count := _number(table, column, index)) >= 0:
-                    yield CounterFact(name, counter, count)
+            counts = {counter: _number(table, column, index) for column, counter in COUNTERS.items()}
+            yield CountersFact(name, {counter: count for counter, count in counts.items() if count >= 0})
 
     def neighbours(self, table: Table) -> dict[tuple[str, str], Neighbour]:
         """By port and by the neighbour's number, as `switch_lldp` keeps them."""
@@ -102,13 +110,15 @@ class SnmpPorts:
             if len(index) != 3 or (port := ports.get(index[1])) is None:  # when heard, local port, number
                 continue
             chassis_type, port_type = _number(table, REM_CHASSIS_TYPE, index), _number(table, REM_PORT_TYPE, index)
+            enabled = table.get(REM_CAPABLE, {}).get(index, b"")
+            capable = enabled[0] if isinstance(enabled, bytes) and enabled else 0
             found[port, str(index[2])] = Neighbour(
                 system=words(table.get(REM_SYSTEM, {}).get(index, b"")),
                 chassis=_identity(chassis, hardware=chassis_type == _MAC_CHASSIS),
-                chassis_type=str(chassis_type),
                 port=_identity(table.get(REM_PORT, {}).get(index, b""), hardware=port_type == _MAC_PORT),
-                port_type=str(port_type),
                 port_descr=words(table.get(REM_PORT_DESCR, {}).get(index, b"")),
+                bridging="yes" if capable & 0x28 else "",
+                station="yes" if capable & 0x01 else "",
             )
         return found
 

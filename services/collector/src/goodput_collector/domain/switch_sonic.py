@@ -28,7 +28,7 @@ from goodput_collector.domain.switch_facts import (
     NOT_PORTS,
     About,
     BootFact,
-    CounterFact,
+    CountersFact,
     Fact,
     NeighbourFact,
     NeighbourGone,
@@ -82,9 +82,7 @@ WATCHDOG_COUNTERS = {
 NEIGHBOUR_FIELDS = {
     "lldp_rem_sys_name": "system",
     "lldp_rem_chassis_id": "chassis",
-    "lldp_rem_chassis_id_subtype": "chassis_type",
     "lldp_rem_port_id": "port",
-    "lldp_rem_port_id_subtype": "port_type",
     "lldp_rem_port_desc": "port_descr",
     "lldp_rem_man_addr": "address",
 }
@@ -136,11 +134,14 @@ class Sonic:
         port, _, number = key.partition(":")
         if not is_port(port, self._ignore) or (number and not number.isdigit()):
             return
+        values: dict[str, int] = {}
         known = QUEUE_COUNTERS if number else PORT_COUNTERS
         for field, value in row.items():
             name = known.get(field)
             if name is not None and (count := whole(value)) is not None:
-                yield CounterFact(port, queue(number, name) if number else name, count)
+                values[queue(number, name) if number else name] = count
+        if values:
+            yield CountersFact(port, values)
 
     def _watchdog(self, key: str, row: _Row) -> Iterator[Fact]:
         port, _, number = key.partition(":")
@@ -149,9 +150,9 @@ class Sonic:
         status = word(row.get("PFC_WD_STATUS"))
         if status in ("operational", "stormed"):
             yield WatchdogFact(port, int(number), status == "stormed")
-        for field, name in WATCHDOG_COUNTERS.items():
-            if (count := whole(row.get(field))) is not None:
-                yield CounterFact(port, watchdog(number, name), count)
+        counts = {watchdog(number, name): whole(row.get(field)) for field, name in WATCHDOG_COUNTERS.items()}
+        if values := {name: count for name, count in counts.items() if count is not None}:
+            yield CountersFact(port, values)
 
     def _port(self, key: str, row: _Row) -> Iterator[Fact]:
         if not is_port(key, self._ignore):
@@ -171,9 +172,19 @@ class Sonic:
         if not is_port(key, self._ignore):
             return
         found = [NeighbourFact(key, "", name, text(row[field])) for field, name in NEIGHBOUR_FIELDS.items() if field in row]
+        found += [NeighbourFact(key, "", name, "yes") for name in _capable(text(row.get("lldp_rem_sys_cap_enabled")))]
         if found:
             yield NeighbourGone(key, "")  # a row is the whole of what is known: what it lacks is no more
             yield from found
+
+
+def _capable(octets: str) -> list[str]:
+    """What a neighbour can do, from the first octet of what it has switched on (`28 00`: bridge and router)."""
+    try:
+        bits = int(octets[:2], 16)
+    except ValueError:
+        return []
+    return (["bridging"] if bits & 0x28 else []) + (["station"] if bits & 0x01 else [])
 
 
 def _inside(steps: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def readers(given: Given) -> list[SourceReader]:
         return _of_list(path, given)
     except OSError as error:
         return [_Unusable(f"{error.filename or path}: {error.strerror or error}")]
-    except ValueError as error:  # the list's, and the drawn fabric's
+    except ValueError as error:
         return [_Unusable(f"{path}: {error}")]
 
 
@@ -33,13 +33,11 @@ def _of_list(path: Path, given: Given) -> list[SourceReader]:
     from goodput_collector.domain.gnmi_streams import Kind
     from goodput_collector.domain.switch_list import parse_switches
     from goodput_collector.domain.switch_lldp import Directory
-    from goodput_topology import jsonfile
 
     settings = given.settings
     with path.open("rb") as file:
         switches = parse_switches(file.read(LIST_BYTES_MAX))
-    drawn = jsonfile.load(settings.switch_topology) if settings.switch_topology is not None else None
-    directory = Directory(drawn)
+    directory = Directory(each.name for each in switches)
     found: list[SourceReader] = []
     for switch in switches:
         make = SnmpReader if switch.kind is Kind.SNMP else GnmiReader
