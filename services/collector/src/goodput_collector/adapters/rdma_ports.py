@@ -36,6 +36,29 @@ class _Kept(NamedTuple):
     fd: int  # -1: opened for each reading
 
 
+class _Folder:
+    """A folder of counters, all files open. What reads as it did before is not looked at: a still folder gives the very
+    mapping that it gave before, which is therefore never changed."""
+
+    def __init__(self, kept: list[_Kept]) -> None:
+        self._names = [name for name, _, _ in kept]
+        self._fds = [fd for _, _, fd in kept]
+        self._raw = [b""] * len(kept)
+        self._values: dict[str, int] = {}
+
+    def read(self) -> dict[str, int]:
+        """Raises OSError, ValueError."""
+        raw = list(map(os.pread, self._fds, _COUNTER_SIZES, _STARTS))
+        if raw == self._raw:
+            return self._values
+        values = self._values.copy()
+        for name, now, before in zip(self._names, raw, self._raw, strict=True):
+            if now != before:
+                values[name] = _number(now)
+        self._raw, self._values = raw, values
+        return values
+
+
 class Stale(Exception):
     """The device behind an open file is no more: list the tree anew."""
 
@@ -70,8 +93,10 @@ class PortFiles:
         self._descriptors = descriptors
         self._path = str(port.path)
         self._state: list[_Kept] = []
+        self._state_raw: list[bytes] | None = None
+        self._state_found: dict[str, str] = {}
         self._counters: dict[str, list[_Kept]] = {}
-        self._fast: dict[str, tuple[list[str], list[int]]] = {}  # the same where every file is open
+        self._fast: dict[str, _Folder] = {}  # the same where every file is open
         self.widths: dict[str, Width] = {}
         self.lifespan_s = 0.0
         for name in STATE_FILES:
@@ -90,37 +115,37 @@ class PortFiles:
 
     def state(self) -> dict[str, str] | None:
         """state, phys_state, rate and lid as the files have them; None when not even the state is. Raises Stale."""
-        found = {}
-        for name, path, fd in self._state:
+        raw = []
+        for _, path, fd in self._state:
             try:
-                raw = os.pread(fd, _TEXT_BYTES, 0) if fd >= 0 else _once(path, _TEXT_BYTES)
+                raw.append(os.pread(fd, _TEXT_BYTES, 0) if fd >= 0 else _once(path, _TEXT_BYTES))
             except OSError as error:
                 if error.errno in _GONE:
                     raise Stale from None
-                continue
-            found[name] = raw.decode("utf-8", "replace").strip()
-        return found if found.get("state") else None
+                raw.append(b"")
+        if raw != self._state_raw:
+            texts = (each.decode("utf-8", "replace").strip() for each in raw)
+            self._state_raw = raw
+            self._state_found = {kept.name: text for kept, text in zip(self._state, texts, strict=True) if text}
+        return self._state_found if "state" in self._state_found else None
 
     def counters(self, folder: str) -> dict[str, int]:
         """Counter -> value, under mlx5's names; what cannot be read, or is no number, is left out. Raises Stale."""
         if (fast := self._fast.get(folder)) is not None:
-            try:  # one pass without a line of Python a counter
-                return dict(zip(fast[0], map(int, map(os.pread, fast[1], _COUNTER_SIZES, _STARTS)), strict=True))
+            try:
+                return fast.read()
             except (ValueError, OSError):
                 pass  # some of them: with care, then
         values = {}
         pread = os.pread
         for name, path, fd in self._counters[folder]:
             try:
-                value = int(pread(fd, _COUNTER_BYTES, 0) if fd >= 0 else _once(path, _COUNTER_BYTES))
+                values[name] = _number(pread(fd, _COUNTER_BYTES, 0) if fd >= 0 else _once(path, _COUNTER_BYTES))
             except ValueError:
                 continue
             except OSError as error:
                 if error.errno in _GONE:
                     raise Stale from None
-                continue
-            if value >= 0:
-                values[name] = value
         return values
 
     def addresses(self) -> dict[tuple[str, int], str]:
@@ -168,7 +193,15 @@ class PortFiles:
         if kept:
             self._counters[folder] = kept
         if kept and all(fd >= 0 for _, _, fd in kept):
-            self._fast[folder] = [name for name, _, _ in kept], [fd for _, _, fd in kept]
+            self._fast[folder] = _Folder(kept)
+
+
+def _number(raw: bytes) -> int:
+    """Raises ValueError; a counter is not negative."""
+    value = int(raw)
+    if value < 0:
+        raise ValueError(raw)
+    return value
 
 
 def _listed(folder: str) -> list[str]:

@@ -35,7 +35,8 @@ _UNMOVED_WITNESS = 16  # hardly counted again to the same number within one inte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """All counters of one port at one moment. `incarnation` names boot and driver load: another one means "from zero"."""
+    """All counters of one port at one moment; `values` is not changed afterwards. `incarnation` names boot and driver load:
+    another one means "from zero"."""
 
     values: Mapping[str, int]
     at: datetime
@@ -65,6 +66,9 @@ class Deltas:
             return ()
         values, before = reading.values, self._values
         reborn = self._incarnation is not None and self._incarnation != reading.incarnation
+        if values is before and not reborn:  # whoever reads knows that nothing has changed
+            self._read_at_s, self._incarnation = reading.monotonic_s, reading.incarnation
+            return ()
         changed = dict(values if reborn else values.items() - before.items())
         since: dict[str, tuple[int, float]] = {}
         for name in changed:
