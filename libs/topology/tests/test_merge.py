@@ -163,6 +163,23 @@ def test_a_cable_seen_from_both_ends_is_one_link() -> None:
     assert fabric.contradictions == ()
 
 
+@pytest.mark.parametrize(
+    "heard",
+    [
+        {"lldp_system": "h7.example", "lldp_port": "ib0"},
+        {"lldp_system": "h7", "lldp_port": "E0:9D:73:00:00:07"},
+        {"lldp_system": "some other name", "lldp_chassis": "e09d.7300.0007", "lldp_port": "4"},
+    ],
+)
+def test_whom_a_switch_heard_without_knowing_is_known_here(heard: dict[str, str]) -> None:
+    host = said("discovery-h7", record(HOST), record(NIC, netdev="ib0", mac="e0:9d:73:00:00:07"), part(NIC, HOST))
+    port = "port:leaf-2/Ethernet8"
+    switch = said("lldp-leaf-2", record("switch:leaf-2"), record(port, **heard), part(port, "switch:leaf-2"))
+    assert joined(host, switch).peer_of(NIC) == port
+    stranger = said("lldp-leaf-2", record("switch:leaf-2"), record(port, lldp_system="x", lldp_port="y"))
+    assert joined(host, stranger).link_of(port) is None
+
+
 def test_a_switch_is_one_by_its_chassis_under_its_full_name_and_its_short_one() -> None:
     host = said(
         "discovery-h7", record("switch:leaf-2.dc1.example", mac="aa:bb:cc:dd:ee:ff"), record("port:leaf-2.dc1.example/E1"),
@@ -284,7 +301,7 @@ def test_what_a_lab_host_discovers_agrees_with_the_labs_own_drawing() -> None:
 # -- whatever they say ----------------------------------------------------------------------------------------------
 
 HOSTS = st.sampled_from(["h1", "h1.example", "h2", "x"])
-VALUES = st.sampled_from(["", "0xa", "0xb", "0000:18:00", "rail0", "mlx5_0", "true"])
+VALUES = st.sampled_from(["", "0xa", "0xb", "0000:18:00", "rail0", "mlx5_0", "true", "h1", "s"])
 IDS = st.one_of(
     st.builds(ids.host_id, HOSTS),
     st.builds(ids.gpu_id, HOSTS, st.integers(0, 1)),
@@ -295,7 +312,9 @@ IDS = st.one_of(
     st.sampled_from(["rubbish", "port:/1", "switch:", "link:nic:h1/rail0/1--port:s/1", "nic:h1", "gpu:"]),
 )
 ATTRS = st.dictionaries(
-    st.sampled_from(["guid", "uuid", "pci", "netdev", "rdma", "mac", "alias", "rail"]), VALUES, max_size=3
+    st.sampled_from(["guid", "uuid", "pci", "netdev", "mac", "alias", "rail", "lldp_system", "lldp_port"]),
+    VALUES,
+    max_size=3,
 )
 RECORDS = st.builds(ComponentRecord, id=IDS, kind=st.sampled_from(ComponentKind), attrs=ATTRS) | st.builds(
     lambda id, attrs: record(id, **attrs), IDS.filter(lambda each: ":" in each and each[-1] != ":"), ATTRS

@@ -238,6 +238,8 @@ def test_a_cable_that_is_moved_to_another_port_is_the_only_one(tmp_path: Path) -
     fabric = Fabric.from_snapshots("f", [first, second])
     assert fabric.peer_of("nic:h7/mlx5_0/1") == "port:leaf-0/Ethernet16"
     assert "port:leaf-0/Ethernet8" not in fabric
+    restarted = Host(host.tree, tmp_path).snapshot()
+    assert restarted is not None and (restarted.version, restarted.at) == (second.version, second.at)
 
 
 def test_neighbours_outlive_a_restart(tmp_path: Path) -> None:

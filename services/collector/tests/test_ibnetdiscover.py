@@ -7,16 +7,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from collector_fixtures import TurnedClock
+from collector_fixtures import QuickClock, Rig, Ticking, TurnedClock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from goodput_collector.adapters.discovery_fabric import FabricScanReader
 from goodput_collector.adapters.discovery_memory import DiscoveryMemory
 from goodput_collector.application.ports import Absent, Unreadable
+from goodput_collector.application.schedule import Condition
 from goodput_collector.domain.discovery_fabric import draw
 from goodput_collector.domain.ibnetdiscover import NodeKind, host_and_device, parse, rails, switch_name, tiers
 from goodput_common.contracts.ids import ComponentKind
+from goodput_common.contracts.telemetry import Source, SourceStatus
+from goodput_common.contracts.topology import TopologySnapshot
 from goodput_topology.graph import Fabric
 
 REAL = Path(__file__).parents[4] / "shared/data/public/topograph/ibnetdiscover-example.out"
@@ -194,3 +197,27 @@ def test_what_cannot_be_scanned_says_why(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("# nothing\nrubbish\n")
     with pytest.raises(Unreadable, match="1 lines were not understood"):
         reader(tmp_path, str(tmp_path / "empty"), clock).read()
+
+
+async def test_a_scan_that_hangs_or_is_garbage_disturbs_nobody_and_comes_back(tmp_path: Path) -> None:
+    path, ticking = tmp_path / "scan.out", Ticking()
+    path.write_text(small())
+    scan = FabricScanReader(
+        str(path), fabric="f", host="h1", clock=QuickClock(), memory=DiscoveryMemory(tmp_path / "ib.json"), interval_s=0.01
+    )
+    scan.deadline_s = 0.2
+
+    def condition() -> Condition:
+        return rig.condition(Source.DISCOVERY, "ibnetdiscover")
+
+    async with Rig(tmp_path, scan, ticking) as rig:
+        await rig.until(lambda: any(isinstance(each.data, TopologySnapshot) for each in rig.messages), "the snapshot")
+        path.write_text("garbage\n")
+        await rig.until(lambda: "shows no fabric" in condition().reason, "the garbage's reason")
+        seen = ticking.reads
+        await rig.until(lambda: ticking.reads > seen + 20, "the neighbour's schedule")
+        path.unlink()
+        await rig.until(lambda: condition().status is SourceStatus.ABSENT, "absent")
+        path.write_text(small().replace("leaf-1", "leaf-9"))
+        await rig.until(lambda: condition().status is SourceStatus.OK, "well again")
+        await rig.until(lambda: "switch:leaf-9" in condition().covered, "the changed fabric")

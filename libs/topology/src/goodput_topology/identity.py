@@ -16,6 +16,7 @@ or an NVLink domain that is known under another name is found by its parts: whos
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -51,6 +52,24 @@ class Identity:
 
     def find(self, key: Key) -> ComponentId | None:
         return self._keys.get(key)
+
+    def named(self, system: str, words: Iterable[str]) -> ComponentId | None:
+        """The adapter or port that somebody else describes: the name of a host or switch, and words of which one names a
+        port of it or is a MAC address. None where nothing fits."""
+        short = system.partition(".")[0].lower()
+        host = self.find(("short", ComponentKind.HOST, short))
+        switch = self.find(("short", ComponentKind.SWITCH, short))
+        for word in words:
+            for whole, key in ((host, "nic"), (switch, "port")):
+                if whole is None or not word:
+                    continue
+                tail = ("1",) if key == "nic" else ()
+                if (found := self.find((key, _scope(whole), word, *tail))) is not None:
+                    return found
+            for kind in (ComponentKind.NIC, ComponentKind.PORT):
+                if word and (found := self.find(("mac", kind, normal("mac", word)))) is not None:
+                    return found
+        return None
 
     def whole_of(self, kind: ComponentKind, part: ComponentId) -> ComponentId | None:
         return self._whole_of.get((kind, part))
@@ -97,10 +116,13 @@ class _Layer:
             self._by_keys(own, record, _unique(record))
         self._place_wholes(ComponentKind.SWITCH)
         self._place_wholes(ComponentKind.HOST)  # by the adapters that have a place by now; where a host is, its parts are
+        left = [
+            (own, record, self._moved(own, record))
+            for own, record in self._components.items()
+            if own not in self._placed and record.kind is not ComponentKind.NVDOMAIN
+        ]
         for strength in (_places, _same_id, _names):
-            for own, record in self._components.items():
-                if own not in self._placed and record.kind is not ComponentKind.NVDOMAIN:
-                    self._by_keys(own, record, strength(record, self._moved(own, record)))
+            left = [each for each in left if not self._by_keys(each[0], each[1], strength(each[1], each[2]))]
         self._place_wholes(ComponentKind.NVDOMAIN)
         for own, record in self._components.items():
             if own not in self._placed:
@@ -126,11 +148,12 @@ class _Layer:
                 return
         self._by_keys(own, record, _names(record, own))
 
-    def _by_keys(self, own: ComponentId, record: ComponentRecord, keys: Iterable[Key]) -> None:
+    def _by_keys(self, own: ComponentId, record: ComponentRecord, keys: Iterable[Key]) -> bool:
         for key in keys:
             found = self._identity.find(key)
             if found is not None and self._take(own, found, record.kind):
-                return
+                return True
+        return False
 
     def _take(self, own: ComponentId, canonical: ComponentId, kind: ComponentKind) -> bool:
         """False where another component of this source has that place, or something of another kind has it."""
@@ -143,14 +166,15 @@ class _Layer:
     def _moved(self, own: ComponentId, record: ComponentRecord) -> ComponentId:
         """The id with its host or switch under the canonical name."""
         if record.kind in _SCOPED_BY_HOST:
-            whole = ComponentKind.HOST
+            whole = f"host:{_scope(own)}"
         elif record.kind is ComponentKind.PORT:
-            whole = ComponentKind.SWITCH
+            whole = f"switch:{_scope(own)}"
         else:
             return own
-        scope, slash, rest = own.partition(":")[2].partition("/")
-        placed = self._placed.get(f"{whole.value}:{scope}")
-        return own if placed is None else f"{record.kind.value}:{placed.partition(':')[2]}{slash}{rest}"
+        placed = self._placed.get(whole)
+        if placed is None or placed == whole:
+            return own
+        return f"{record.kind}:{placed.partition(':')[2]}/{own.partition('/')[2]}"
 
 
 # -- keys ------------------------------------------------------------------------------------------------------------
@@ -167,12 +191,12 @@ def _unique(record: ComponentRecord) -> Iterator[Key]:
     if record.kind in (ComponentKind.NIC, ComponentKind.SWITCH, ComponentKind.GPU):
         for attr in ("uuid", "guid"):
             if value := record.attrs.get(attr):
-                yield attr, record.kind.value, normal(attr, value)
+                yield attr, record.kind, normal(attr, value)
 
 
 def _places(record: ComponentRecord, canonical: ComponentId) -> Iterator[Key]:
     if record.kind in _SCOPED_BY_HOST and (pci := record.attrs.get("pci")):
-        yield "pci", record.kind.value, _scope(canonical), normal("pci", pci)
+        yield "pci", record.kind, _scope(canonical), normal("pci", pci)
 
 
 def _same_id(record: ComponentRecord, canonical: ComponentId) -> Iterator[Key]:
@@ -193,11 +217,12 @@ def _names(record: ComponentRecord, canonical: ComponentId) -> Iterator[Key]:
         name = canonical.partition(":")[2]
         short = name.partition(".")[0]
         if short and not short.isdigit():
-            yield "short", kind.value, short.lower()
+            yield "short", kind, short.lower()
     if kind in (ComponentKind.NIC, ComponentKind.PORT, ComponentKind.SWITCH) and (mac := record.attrs.get("mac")):
-        yield "mac", kind.value, normal("mac", mac)
+        yield "mac", kind, normal("mac", mac)
 
 
+@functools.lru_cache(maxsize=65_536)  # a thousand hosts of one model have the same PCI addresses
 def normal(attr: str, value: str) -> str:
     """One spelling of a value that has several."""
     text = value.strip().lower()
@@ -210,7 +235,8 @@ def normal(attr: str, value: str) -> str:
     if attr == "guid":
         return text.removeprefix("0x").replace(":", "").rjust(16, "0")
     if attr == "mac":
-        return text.replace("-", ":")
+        digits = text.removeprefix("0x").replace("-", "").replace(":", "").replace(".", "")
+        return ":".join(digits[at : at + 2] for at in range(0, 12, 2)) if len(digits) == 12 else text
     return text
 
 

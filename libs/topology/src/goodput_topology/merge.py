@@ -33,6 +33,7 @@ HOST_PREFIX, SWITCH_PREFIX, SCAN_PREFIX = "discovery-", "lldp-", "ibnet-"
 PURPOSE_ATTRS = frozenset({"rack", "pod", "block", "rail", "tier", "carries_traffic", "spare"})
 IDENTITY_ATTRS = frozenset({"pci", "uuid", "guid", "netdev", "rdma", "addr", "serial", "mac"})
 _COMPARED = PURPOSE_ATTRS | IDENTITY_ATTRS
+_WHOLES = frozenset({ComponentKind.HOST, ComponentKind.NVDOMAIN})
 _CABLED = frozenset({ComponentKind.NIC, ComponentKind.PORT, ComponentKind.NVLINK})
 
 
@@ -145,13 +146,15 @@ def _undirected(edges: Iterable[EdgeRecord]) -> Iterator[EdgeRecord]:
 class _Merge:
     def __init__(self, said: list[_Said]) -> None:
         self._said = said
+        self._order = {one.source: at for at, one in enumerate(sorted(said, key=lambda each: each.by_identity))}
         self._contradictions: list[Contradiction] = []
+        self._identity = Identity()
         self._records: dict[ComponentId, ComponentRecord] = {}
         self._edges: dict[tuple[ComponentId, ComponentId, Relation], EdgeRecord] = {}
         self._parents: dict[ComponentId, list[ComponentId]] = defaultdict(list)
 
     def merged(self) -> Merged:
-        identity = Identity()
+        identity = self._identity
         for one in self._said:
             sound = {own: record for own, record in one.components.items() if self._sound(one, record)}
             one.canonical = identity.lay(sound, one.edges)
@@ -170,10 +173,9 @@ class _Merge:
         """Links follow from cables; anything else must be what its id says."""
         if record.kind is ComponentKind.LINK:
             return False
-        with contextlib.suppress(ids.InvalidComponentId):
-            whole = record.kind is not ComponentKind.PORT or _scope(record.id) != ""
-            if ids.kind_of(record.id) is record.kind and whole:
-                return True
+        kind, _, path = record.id.partition(":")
+        if path and kind == record.kind and (record.kind is not ComponentKind.PORT or not path.startswith("/")):
+            return True
         self._contradict(record.id, "record", "nothing", "-", f"a {record.kind.value}", one.source)
         return False
 
@@ -184,17 +186,17 @@ class _Merge:
                 told[canonical].append((one, one.components[own]))
         for canonical, contributions in told.items():
             kind = contributions[0][1].kind
-            if len(contributions) == 1:
-                attrs = contributions[0][1].attrs
-            else:
-                attrs = self._joined(canonical, contributions)
+            if len(contributions) == 1 and contributions[0][1].id == canonical:
+                self._records[canonical] = contributions[0][1]
+                continue
+            attrs = self._joined(canonical, contributions) if len(contributions) > 1 else contributions[0][1].attrs
             self._records[canonical] = ComponentRecord(id=canonical, kind=kind, attrs=attrs)
 
     def _joined(self, canonical: ComponentId, contributions: list[tuple[_Said, ComponentRecord]]) -> dict[str, str]:
         attrs: dict[str, str] = {}
         owner: dict[str, str] = {}
-        by_identity = sorted(contributions, key=lambda each: each[0].by_identity)
-        by_purpose = sorted(contributions, key=lambda each: each[0].by_purpose)
+        by_identity = sorted(contributions, key=lambda each: self._order[each[0].source])
+        by_purpose = sorted(by_identity, key=lambda each: each[0].standing is not Standing.DRAWN)
         for purpose, order in ((False, by_identity), (True, by_purpose)):
             for one, record in order:
                 for name, value in record.attrs.items():
@@ -202,7 +204,7 @@ class _Merge:
                         continue
                     if name not in attrs:
                         attrs[name], owner[name] = value, one.source
-                    elif name in _COMPARED and normal(name, attrs[name]) != normal(name, value):
+                    elif name in _COMPARED and attrs[name] != value and normal(name, attrs[name]) != normal(name, value):
                         self._contradict(canonical, name, attrs[name], owner[name], value, one.source)
         return attrs
 
@@ -218,13 +220,16 @@ class _Merge:
         """The edges of one relation in canonical ids, by who is believed first. An edge to what nobody describes is a
         contradiction of its own."""
         for one in sorted(self._said, key=lambda each: getattr(each, order)):
+            canonical = one.canonical
             for edge in one.edges:
                 if edge.relation is not relation:
                     continue
-                a, b = one.canonical.get(edge.a, edge.a), one.canonical.get(edge.b, edge.b)
-                missing = [end for end in (a, b) if end not in self._records]
-                if missing:
-                    self._contradict(missing[0], relation.value, "not described by anybody", "-", f"{a} - {b}", one.source)
+                a, b = canonical.get(edge.a, edge.a), canonical.get(edge.b, edge.b)
+                if a not in self._records or b not in self._records:
+                    missing = b if a in self._records else a
+                    self._contradict(missing, relation.value, "not described by anybody", "-", f"{a} - {b}", one.source)
+                elif a == edge.a and b == edge.b:
+                    yield one, edge
                 elif a != b:
                     yield one, EdgeRecord(a=a, b=b, relation=relation, attrs=edge.attrs)
 
@@ -232,10 +237,10 @@ class _Merge:
         domain: dict[ComponentId, tuple[ComponentId, str]] = {}
         for one, edge in self._told(Relation.PART_OF, "by_identity"):
             whole = self._records[edge.b].kind
-            owned = {
-                ComponentKind.HOST: self._records[edge.a].kind not in (ComponentKind.HOST, ComponentKind.NVDOMAIN),
-                ComponentKind.SWITCH: self._records[edge.a].kind is ComponentKind.PORT,
-            }.get(whole, False)
+            kind = self._records[edge.a].kind
+            owned = (whole is ComponentKind.HOST and kind not in _WHOLES) or (
+                whole is ComponentKind.SWITCH and kind is ComponentKind.PORT
+            )
             if owned and _scope(edge.a) != _scope(edge.b):
                 self._contradict(edge.a, "part", _scope(edge.a), "its id", edge.b, one.source)
                 continue
@@ -244,14 +249,14 @@ class _Merge:
                 if known[0] != edge.b:
                     self._contradict(edge.a, "part", known[0], known[1], edge.b, one.source)
                     continue
-            if self._leads_to(edge.b, edge.a):
+            if edge.b in self._parents and self._leads_to(edge.b, edge.a):
                 self._contradict(edge.a, "part", "a whole of it", "-", edge.b, one.source)
                 continue
             self._part(edge)
 
     def _part(self, edge: EdgeRecord) -> None:
         key = (edge.a, edge.b, edge.relation)
-        if key not in self._edges:
+        if key not in self._edges and edge.a != edge.b:
             self._parents[edge.a].append(edge.b)
             self._edges[key] = edge
 
@@ -283,7 +288,7 @@ class _Merge:
 
     def _cables(self) -> None:
         seen: dict[tuple[ComponentId, ComponentId], list[tuple[_Said, EdgeRecord]]] = defaultdict(list)
-        for one, edge in self._told(Relation.CABLED, "by_identity"):
+        for one, edge in (*self._told(Relation.CABLED, "by_identity"), *self._described()):
             if self._records[edge.a].kind in _CABLED and self._records[edge.b].kind in _CABLED:
                 seen[(edge.a, edge.b) if edge.a < edge.b else (edge.b, edge.a)].append((one, edge))
         links = self._link_attributes()
@@ -302,6 +307,21 @@ class _Merge:
             for _, edge in reversed(told):
                 attrs |= edge.attrs
             self._edges[(*ends, Relation.CABLED)] = EdgeRecord(a=ends[0], b=ends[1], relation=Relation.CABLED, attrs=attrs)
+
+    def _described(self) -> Iterator[tuple[_Said, EdgeRecord]]:
+        """Cables of switches that heard who is at the other end and could not tell which component that is. Here it is."""
+        for one in self._said:
+            told = {end for edge in one.edges if edge.relation is Relation.CABLED for end in (edge.a, edge.b)}
+            found: dict[ComponentId, list[ComponentId]] = defaultdict(list)
+            for own, record in one.components.items():
+                if record.kind is not ComponentKind.PORT or own in told or own not in one.canonical:
+                    continue
+                words = [record.attrs.get(name, "") for name in ("lldp_port", "lldp_port_descr", "lldp_chassis")]
+                if any(words) and (other := self._identity.named(record.attrs.get("lldp_system", ""), words)) is not None:
+                    found[other].append(one.canonical[own])
+            for other, ports in found.items():
+                if len(ports) == 1 and other in self._records and other != ports[0]:  # two ports that hear one name: neither
+                    yield one, EdgeRecord(a=ports[0], b=other, relation=Relation.CABLED)
 
     def _link_attributes(self) -> dict[tuple[ComponentId, ComponentId], dict[str, str]]:
         """What is said of links as such, by their ends."""

@@ -197,6 +197,7 @@ class World:
             "GOODPUT_RUN_DIR": str(self._run_dir(host)),
             "GOODPUT_KERNEL_LOG": str(self._kernel_log(host)),
             "GOODPUT_COLLECTOR_HTTP": "false",
+            "GOODPUT_COLLECTOR_OFF": "discovery",  # the lab tells its own shape; this machine's GPUs are not its hosts'
         }
         command = (sys.executable, "-m", "goodput_faultlab.lab.onhost", "--network", str(namespace), "--")
         with self._log(f"collector-{host}").open("ab") as log:

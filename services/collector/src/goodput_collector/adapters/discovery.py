@@ -86,6 +86,7 @@ class DiscoveryReader:
         self._ear = LldpEar(self._to_hear)
         self._troubles: dict[str, str] = {}
         self._store, self._memory = memory, memory.load()
+        self._saved = Memory()
         self._heard: dict[str, Neighbour] = {name: neighbour_of(end) for name, end in self._memory.heard.items()}
         self._remembered = Remembered(rails=dict(self._memory.rails), been_up=set(self._memory.been_up))
         self._keeper = Keeper()
@@ -94,6 +95,7 @@ class DiscoveryReader:
         self._records: Records = ((), ())
         self._digest = ""
         self._devices: list[PciDevice] = []
+        self._boring: set[str] = set()  # PCI addresses of no interest, as long as the bus looks the same
         self._place_attrs: dict[str, str] = {}
         self._last: tuple[object, ...] = ()
         self._gathered_s = self._asked_s = self._placed_s = float("-inf")
@@ -114,6 +116,8 @@ class DiscoveryReader:
         seen = (listing(self._sys_root), self._facts.by_pci)
         states: list[State] = []
         if changed or seen != self._last or now_s - self._gathered_s >= GATHER_EVERY_S:
+            if seen != self._last:
+                self._boring.clear()
             self._last, self._gathered_s = seen, now_s
             self._gather(now_s)
             states = self._pcie.of(self._pcie_states(), now_s)
@@ -156,7 +160,7 @@ class DiscoveryReader:
             self._placed_s = now_s
             place, self._troubles["cloud"] = self._place.read()
             self._place_attrs = place or self._place_attrs
-        self._devices = read_devices(self._sys_root)
+        self._devices = read_devices(self._sys_root, self._boring)
         inventory = Inventory(
             host=self._host,
             host_attrs=self._place_attrs | identity(self._sys_root, self._proc_root, self._etc_root, self._boot_id),
@@ -214,8 +218,8 @@ class DiscoveryReader:
             been_up=sorted(self._remembered.been_up),
             heard={name: heard_end(each) for name, each in self._heard.items()},
         )
-        if memory != self._memory:
-            self._memory = memory
+        if memory != self._saved:
+            self._saved = memory
             self._store.save(memory)
 
     def _pcie_states(self) -> list[State]:

@@ -29,17 +29,20 @@ def listing(sys_root: Path) -> tuple[str, ...]:
     )
 
 
-def read_devices(sys_root: Path) -> list[PciDevice]:
-    """The devices of interest, in no order. What cannot be read of one is left open."""
+def read_devices(sys_root: Path, boring: set[str] | None = None) -> list[PciDevice]:
+    """The devices of interest, in no order. What cannot be read of one is left open. `boring` are addresses not to be looked
+    at again, and gets those that turn out to be of no interest."""
+    boring = set() if boring is None else boring
     folder = sys_root / "bus" / "pci" / "devices"
     found = []
     for address in names_in(folder)[:DEVICES_MAX]:
-        if _ADDRESS.match(address) is None:
+        if address in boring:
             continue
         device = folder / address
         vendor = _number(device / "vendor")
-        kind = kind_of(_number(device / "class"), vendor)
+        kind = kind_of(_number(device / "class"), vendor) if _ADDRESS.match(address) else None
         if kind is None:
+            boring.add(address)
             continue
         numa = text_of(device / "numa_node")
         width, width_max = text_of(device / "current_link_width"), text_of(device / "max_link_width")

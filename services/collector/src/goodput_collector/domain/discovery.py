@@ -249,7 +249,7 @@ class _Drawing:
                 nic = ids.nic_id(self._all.host, netdev)
                 self._put(nic, {"netdev": netdev}, self._host)
             for edge in far_end(nic, neighbour, self._put):
-                if ends.isdisjoint((edge.a, edge.b)):
+                if edge.a != edge.b and ends.isdisjoint((edge.a, edge.b)):  # a host may hear itself over a bridge
                     ends |= {edge.a, edge.b}
                     self._edges.append(edge)
 
