@@ -125,7 +125,10 @@ class QuickClock(SystemClock):
     """Intervals and back-offs of minutes take moments."""
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(min(seconds, 0.01))
+        await asyncio.sleep(self.shorten(seconds))
+
+    def shorten(self, seconds: float) -> float:
+        return min(seconds, 0.01)
 
 
 class Ticking:
@@ -168,7 +171,7 @@ class Rig:
         spool = DiskSpool(folder / "spool", boot_id="b1")
         origin = Origin(fabric="f", host="h0", boot_id="b1")
         self.publisher = Publisher(origin, spool, self._connect, clock=clock, tasks=self.tasks)
-        self.schedule = Schedule(readers, self.publisher.publish, clock=clock, tasks=self.tasks)
+        self.schedule = Schedule(readers, self.publisher.publish, clock=clock, tasks=self.tasks, shorten=clock.shorten)
 
     async def _connect(self) -> Bus:
         return self.bus

@@ -1,0 +1,162 @@
+"""The thread of one source: open, read when due or woken, close and try again later when it fails.
+
+A read of a hung device does not return, and no Python can make it: so each source has a thread of its own, which may block
+for as long as it likes. The event loop hears of it only when there is something to say: a reading with content, or a
+state that has changed. A quiet source that is read every second costs its read and one wake-up, nothing in the loop.
+
+Whoever watches calls `overdue`: a call that has not returned at its deadline makes the source unknown, and what it
+brings when it does return is old news and is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from goodput_collector.application.ports import Absent, Reading, SourceReader, Unreadable
+from goodput_common.contracts.telemetry import SourceStatus
+from goodput_common.runtime.logs import get_logger
+
+BACKOFF_FIRST_S = 1.0
+BACKOFF_MAX_S = 60.0
+WAKE_SETTLE_S = 0.02  # lines come in bursts: one batch for them
+
+_T = TypeVar("_T")
+_log = get_logger(__name__)
+
+Say = Callable[[SourceStatus, str], None]
+
+
+class _Stopped(BaseException):
+    """Not an error of the source."""
+
+
+class _Late(Exception):
+    """The call came back after its deadline."""
+
+
+class SourceThread:
+    """`say` and `take` are called in this thread; `take` returns once the reading has been published, or raises."""
+
+    def __init__(
+        self,
+        reader: SourceReader,
+        *,
+        name: str,
+        say: Say,
+        take: Callable[[Reading], None],
+        shorten: Callable[[float], float],
+    ) -> None:
+        self._reader = reader
+        self._name = name
+        self._say = say
+        self._take = take
+        self._shorten = shorten
+        self._called_at_s: float | None = None
+        self._late = False
+        self._stop_read, self._stop_write = os.pipe()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns at once; the thread ends after the call that it is in."""
+        if not self._stopping:
+            self._stopping = True
+            os.close(self._stop_write)
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def overdue(self) -> bool:
+        """Whether its call has passed the deadline, once for each such call."""
+        began_s = self._called_at_s
+        if began_s is None or self._late or time.monotonic() - began_s <= self._reader.deadline_s:
+            return False
+        self._late = True
+        return True
+
+    # -- in the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with contextlib.suppress(_Stopped):
+            self._go_on_for_ever()
+        os.close(self._stop_read)
+
+    def _go_on_for_ever(self) -> None:
+        backoff_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                self._call(self._reader.open)
+                while True:
+                    self._read()
+                    backoff_s = BACKOFF_FIRST_S
+                    self._wait(self._reader.interval_s, self._reader.wake_fd())
+            except Exception as error:  # noqa: BLE001 - one source's bug must not take the others down
+                if isinstance(error, Absent):
+                    backoff_s = BACKOFF_MAX_S
+                self._failed(error)
+            finally:
+                self._close()
+            self._wait(backoff_s, None)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    def _read(self) -> None:
+        reading = self._call(self._reader.read)
+        if self._stopping:
+            raise _Stopped
+        self._say(SourceStatus.OK, reading.trouble)
+        self._take(reading)
+
+    def _call(self, function: Callable[[], _T]) -> _T:
+        """Raises _Late, and whatever `function` raises."""
+        self._late = False
+        self._called_at_s = time.monotonic()
+        try:
+            outcome = function()
+        finally:
+            self._called_at_s = None
+        if self._late:
+            raise _Late
+        return outcome
+
+    def _failed(self, error: Exception) -> None:
+        match error:
+            case _Late():
+                return  # it has been said
+            case Absent():
+                self._say(SourceStatus.ABSENT, str(error))
+            case Unreadable():
+                self._say(SourceStatus.UNKNOWN, str(error))
+            case OSError():
+                self._say(SourceStatus.UNKNOWN, f"{error.strerror or error}: {error.filename or self._name}")
+            case _:
+                self._say(SourceStatus.UNKNOWN, f"{type(error).__name__}: {error}")
+                _log.error("source failed", source=self._name, exc_info=error)
+
+    def _close(self) -> None:
+        with contextlib.suppress(_Late):
+            self._call(self._reader.close)
+
+    def _wait(self, seconds: float, wake_fd: int | None) -> None:
+        """Until it is over, or the descriptor wakes. Raises _Stopped."""
+        if self._poll(self._shorten(seconds), wake_fd):
+            self._poll(WAKE_SETTLE_S, None)
+
+    def _poll(self, seconds: float, wake_fd: int | None) -> bool:
+        poll = select.poll()
+        poll.register(self._stop_read, select.POLLIN | select.POLLHUP)
+        if wake_fd is not None:
+            poll.register(wake_fd, select.POLLIN)
+        woken = poll.poll(seconds * 1000)
+        if self._stopping:
+            raise _Stopped
+        return bool(woken)
