@@ -144,7 +144,8 @@ class Placement:
 class Case:
     """`observed` is sorted by `Observed.order` and free of doubles. `stalled_since` is when the last step of the job ended
     (broker time), None when nothing is known of steps. `offline` marks a case built from files: there is no present, dumps
-    stand for the stall and silence means nothing. `memo` keeps what engines share, once computed.
+    stand for the stall and silence means nothing. `named_at` is when a culprit of this very stall was named: whatever ends
+    after that may have been ended because of it. `memo` keeps what engines share, once computed.
     """
 
     now: datetime
@@ -156,6 +157,7 @@ class Case:
     stalled_since: datetime | None = None
     offline: bool = False
     silent_hosts: tuple[str, ...] = ()  # collectors that used to report and do not
+    named_at: datetime | None = None
     stalled_step: int = -1
     usual_step_s: float = 0.0
     reporting_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank's reports have had no gap since

@@ -27,6 +27,8 @@ def follows(effect: Finding, cause: Finding) -> str | None:
     """Why `effect` needs no culprit of its own once `cause` is accepted; None when it does not follow from it."""
     if effect is cause or cause.component is None or effect.component is None or cause.score < CAUSE_SCORE_MIN:
         return None
+    if effect.aftermath and not cause.aftermath:
+        return effect.aftermath
     if cause.fault_class is FaultClass.HOST_DOWN:
         return f"{cause.host} is down with all that it carries" if effect.host == cause.host else None
     if cause.hardware and not _is_rank(cause):

@@ -16,6 +16,7 @@ CLOCK_DOUBT_S = 2.0
 LOOK_BACK_S = 300.0
 EXCERPT_MAX = 400
 EVIDENCE_PER_FINDING = 12
+OWN_CLOCK = frozenset({"agent", "process", "heartbeat"})  # sources that stamp with the host's clock as they speak
 
 
 def events(case: Case, *names: EventName) -> list[tuple[Observed, Event]]:
@@ -50,6 +51,25 @@ def _booted(case: Case, before: datetime) -> dict[str, datetime]:
             if isinstance(each.fact, Event) and each.fact.name is EventName.BOOT and each.fact.observed_at < before:
                 host = _host_of_event(each.fact)
                 found[host] = max(found.get(host, each.fact.observed_at), each.fact.observed_at)
+    return found
+
+
+def happened_at(case: Case, seen: Observed) -> datetime:
+    """When something happened, by the broker's clock. The error of a host's clock cancels out against its promptest message;
+    where none is known, the host's clock may be `CLOCK_DOUBT_S` slow. Never later than the broker heard of it."""
+    lag = _lags(case).get(seen.host, timedelta(seconds=CLOCK_DOUBT_S))
+    return min(seen.received_at, seen.observed_at + lag)
+
+
+def _lags(case: Case) -> dict[str, timedelta]:
+    """Of each host: its clock's error and the shortest way to the broker, together."""
+    found: dict[str, timedelta] | None = case.memo.get("lags")
+    if found is None:
+        found = case.memo["lags"] = {}
+        for each in case.observed:
+            if each.source in OWN_CLOCK:
+                lag = each.received_at - each.observed_at
+                found[each.host] = min(found.get(each.host, lag), lag)
     return found
 
 

@@ -28,7 +28,7 @@ class Finding:
     """`score` is how likely the hypothesis is on its own evidence, 0..1. `decisive` evidence tells a fault from a pause at
     once (an Xid 79 on a GPU whose rank stands still); `settled` means that nothing more is to be waited for, once it is
     clear that the job does not merely pause. `explains` are the symptoms that would follow from it; `because` says in
-    words how they follow."""
+    words how they follow. `aftermath`, where it is not "", says why this is an effect of whatever else stopped the job."""
 
     fault_class: FaultClass
     component: ComponentId | None
@@ -43,7 +43,7 @@ class Finding:
     settled: bool = False
     hardware: bool = False
     action: Action | None = None
-    notes: tuple[Explained, ...] = ()
+    aftermath: str = ""
 
     @property
     def culprit(self) -> Culprit:

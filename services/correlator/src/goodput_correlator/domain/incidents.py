@@ -282,7 +282,7 @@ class Incidents:
             return None
         if previous is not None and not self._worth_another_look(job, at):
             return None
-        diagnosis = decide(self._case(job, at, since))
+        diagnosis = decide(self._case(job, at, since, previous))
         if diagnosis is None or not (diagnosis.culprits or job.reporting(at)):
             return None  # nobody is left to wait: the job was ended
         return self._say(job, previous, diagnosis, stood_s, at)
@@ -356,7 +356,7 @@ class Incidents:
             for each in host.events
         )
 
-    def _case(self, job: JobTimeline, at: datetime, stalled_since: datetime) -> Case:
+    def _case(self, job: JobTimeline, at: datetime, stalled_since: datetime, previous: Verdict | None) -> Case:
         facts = job.facts()
         since = stalled_since - timedelta(seconds=LOOK_BACK_S)
         for host in self._hosts_of(job):
@@ -370,6 +370,7 @@ class Incidents:
             placement=job.placement,
             stalled_since=stalled_since,
             silent_hosts=self._silent(job, at),
+            named_at=previous.detected_at if previous is not None and previous.culprits else None,
             stalled_step=job.step,
             usual_step_s=job.usual_step_s,
             reporting_since=job.reporting_since,

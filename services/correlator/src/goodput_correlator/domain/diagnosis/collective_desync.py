@@ -14,7 +14,7 @@ from goodput_correlator.domain.blame import analysis, cite_root
 from goodput_correlator.domain.case import Case
 from goodput_correlator.domain.clues import cite, symptoms_of
 from goodput_correlator.domain.collectives import Root, RootKind
-from goodput_correlator.domain.diagnosis.process_dead import deaths
+from goodput_correlator.domain.deaths import deaths, gone_by_themselves
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "collective_desync"
@@ -23,11 +23,11 @@ ENGINE = "collective_desync"
 def diagnose(case: Case) -> tuple[Finding, ...]:
     if not case.stalled:
         return ()
-    dead = deaths(case)
+    dead = gone_by_themselves(deaths(case).values())
     view = analysis(case)
     found = [_finding(case, root) for root in view.blame.roots if root.kind is RootKind.MISMATCH and root.rank not in dead]
     named = {rank for each in found for rank in each.ranks}
-    found += [_skipped(case, root) for root in _ahead_with_less(case) if root.rank not in named | dead.keys()]
+    found += [_skipped(case, root) for root in _ahead_with_less(case) if root.rank not in named | dead]
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from goodput_correlator.domain.blame import analysis, cite_root
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, symptoms_of
 from goodput_correlator.domain.collectives import Root, RootKind
-from goodput_correlator.domain.diagnosis.process_dead import deaths, of_another_life, rank_of_event
+from goodput_correlator.domain.deaths import Death, deaths, gone_by_themselves, of_another_life, rank_of_event
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.standing import SILENT_S
 
@@ -31,9 +31,14 @@ RECONNECT_S = 8.0  # agents that lost the bus try again at growing intervals of 
 def diagnose(case: Case) -> tuple[Finding, ...]:
     if not case.stalled:
         return ()
-    dead = deaths(case)
+    ended = deaths(case)
+    dead = gone_by_themselves(ended.values())
     blame = analysis(case).blame
-    roots = {root.rank: root for root in blame.roots if root.kind is not RootKind.MISMATCH}
+    roots = {
+        root.rank: root
+        for root in blame.roots
+        if root.kind is not RootKind.MISMATCH and not (root.kind is RootKind.ABSENT and root.rank in ended)
+    }
     stopped = _stopped(case)
     silent = _silent(case)
     found = []
@@ -76,7 +81,7 @@ def _silent(case: Case) -> dict[int, Observed]:
     """Ranks whose agent has fallen silent while most others report: it shares the interpreter with the training loop.
 
     After an outage of the bus agents come back one by one: whoever was not heard of since before the others came back is
-    given the time that a connection takes to be made anew.
+    given the time that a connection takes to be made anew. Of a rank that was ended since, the time before that counts.
     """
     if case.offline or case.placement is None or case.stalled_since is None:
         return {}
@@ -86,14 +91,21 @@ def _silent(case: Case) -> dict[int, Observed]:
     if len(fresh) * 2 < len(case.placement.ranks):
         return {}
     heard_since = _heard_since(case, fresh)
+    ended = deaths(case)
     return {
         rank: seen
         for rank, seen in case.progress.items()
-        if seen.received_at < limit
+        if _quiet_s(case, seen, ended.get(rank)) > SILENT_S
         and rank in case.placement.ranks
-        and rank not in case.exits
+        and (rank not in case.exits or (rank in ended and ended[rank].aftermath))
         and (heard_since is None or heard_since <= seen.received_at or heard_since < back)
     }
+
+
+def _quiet_s(case: Case, last: Observed, ended: Death | None) -> float:
+    """How long a rank that lives (or lived) has said nothing."""
+    until = case.now if ended is None else min(case.now, ended.died_at)
+    return (until - last.received_at).total_seconds()
 
 
 def _heard_since(case: Case, fresh: list[int]) -> datetime | None:
@@ -113,7 +125,7 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
         evidence.append(cite(stopped, how, 0.95, component))
     if rank in silent:
         alive = _alive(case, rank)
-        quiet_s = (case.now - silent[rank].received_at).total_seconds()
+        quiet_s = _quiet_s(case, silent[rank], deaths(case).get(rank))
         alone = len(silent) == 1
         certainty = (0.9 if alive else 0.8) if alone else (0.85 if alive else 0.6)
         if quiet_s < 3.0:
