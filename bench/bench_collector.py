@@ -33,6 +33,7 @@ from goodput_common.bus.provision import provision
 from goodput_common.embedded import EmbeddedNats
 
 SETTLE_S = 20.0
+AT_ITS_SOURCE_S = 5.0  # defaults up to this are intervals of measurements
 INSIDE = "GOODPUT_BENCH_INSIDE"
 EXPORTER_PORT, DCGM_PORT, HTTP_PORT = 19100, 19400, 18983
 TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -75,11 +76,12 @@ class Process:
 
 
 def environment(host: Host, folder: Path, nats_url: str) -> dict[str, str]:
-    """Every source that can be doubled, each as often as its setting allows, but no more than once a second."""
+    """Every source that can be doubled, once a second. Those that ask another program, which itself looks less often
+    (dcgm-exporter every 30 s, NCCL's status socket), and the search for new devices keep their own intervals."""
     every_second = {
         f"GOODPUT_{name.upper()}": str(max([1, *(each.ge for each in field.metadata if hasattr(each, "ge"))]))
         for name, field in Settings.model_fields.items()
-        if name.endswith("_interval_s")
+        if name.endswith("_interval_s") and field.default <= AT_ITS_SOURCE_S
     }
     for log in ("kern.log", "job-0.log"):
         (folder / log).touch()

@@ -252,3 +252,28 @@ def test_bookmarks_are_in_the_same_write_as_the_message_that_they_stand_for(tmp_
     again = DiskSpool(tmp_path, boot_id="b1")
     assert again.marks == {"kmsg/b1": 2, "journal": "s=2"}
     again.close()
+
+
+def test_what_was_just_written_is_not_read_back_and_nothing_changes_its_place(spool: DiskSpool) -> None:
+    for _ in range(200):
+        put(spool)
+    assert waiting(spool) == [f"id/{seq}" for seq in range(1, 201)]
+    seen: list[str] = []
+    while batch := list(spool.peek(7)):
+        for position, each in batch:
+            seen.append(each.id)
+            spool.acknowledge(position)
+        if len(seen) == 70:
+            put(spool)  # behind those that wait on the disk alone
+    assert seen == [f"id/{seq}" for seq in range(1, 202)]
+    assert spool.state().waiting == 0
+
+
+def test_an_evicted_message_is_not_sent_from_memory_either(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1", bytes_max=8192, segment_bytes=1024)
+    for _ in range(100):
+        put(spool)
+    left = waiting(spool)
+    assert left == [f"id/{seq}" for seq in range(101 - len(left), 101)]
+    assert spool.state().dropped == 100 - len(left) > 0
+    spool.close()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput_collector.domain.thinning import HELD_MAX, Thinning, every_s, is_low_value
+from goodput_collector.domain.thinning import HELD_MAX, Thinning, is_low_value, thinned_to
 from goodput_common.contracts.telemetry import Counter, CounterDoubt, Event, EventName, Gauge, Sample, State
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -29,11 +29,11 @@ STATE = State(component="nic:h0/mlx5_0/1", name="operstate", observed_at=AT, val
 
 def test_an_empty_spool_holds_nothing_back() -> None:
     samples: list[Sample] = [gauge(50), traffic(7), EVENT]
-    assert Thinning().take("rdma", samples, every_s=every_s(0.0), now_s=0) == samples
+    assert Thinning().take("rdma", samples, every_s=thinned_to(0.0), now_s=0) == samples
 
 
 def test_the_fuller_the_spool_the_longer_low_value_samples_wait() -> None:
-    assert [every_s(filled) for filled in (0.0, 0.09, 0.1, 0.4, 0.7, 1.0)] == [0, 0, 10, 60, 300, 300]
+    assert [thinned_to(filled) for filled in (0.0, 0.09, 0.1, 0.4, 0.7, 1.0)] == [0, 0, 10, 60, 300, 300]
 
 
 def test_what_may_be_a_fault_is_never_held_back() -> None:
@@ -54,6 +54,17 @@ def test_held_counters_are_summed_and_of_a_measurement_the_newest_counts() -> No
     assert isinstance(counter, Counter)
     assert (counter.delta, counter.interval_s, counter.value) == (sum(range(1, 11)), 10, 10)
     assert measured == gauge(10)
+
+
+def test_measurements_that_differ_in_an_attribute_are_held_each_for_itself() -> None:
+    disks = [
+        Gauge(component="host:h0", name="disk_busy_share", observed_at=AT, value=0.5, attrs={"device": device})
+        for device in ("nvme0n1", "nvme1n1")
+    ]
+    thinning = Thinning()
+    thinning.take("host", [gauge(1)], every_s=10, now_s=0)
+    assert thinning.take("host", disks, every_s=10, now_s=1) == []
+    assert thinning.take("host", [], every_s=10, now_s=10) == disks
 
 
 def test_what_was_held_goes_as_soon_as_there_is_room_again() -> None:
@@ -88,7 +99,7 @@ def test_the_sum_of_what_is_told_is_the_sum_of_what_was_counted(steps: list[tupl
         sample = traffic(delta, doubt=CounterDoubt.RESET if doubtful else CounterDoubt.NONE)
         told += sum(
             each.delta
-            for each in thinning.take("s", [sample], every_s=every_s(filled), now_s=now_s)
+            for each in thinning.take("s", [sample], every_s=thinned_to(filled), now_s=now_s)
             if isinstance(each, Counter)
         )
     told += sum(each.delta for each in thinning.take("s", [], every_s=0, now_s=now_s) if isinstance(each, Counter))

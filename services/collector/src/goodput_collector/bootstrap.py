@@ -53,7 +53,9 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
         ) from error
     connection = _Connection(settings, clock, metrics, bus)
     origin = Origin(fabric=settings.fabric, host=settings.host, boot_id=boot_id)
-    publisher = Publisher(origin, spool, connection.connect, clock=clock, tasks=tasks)
+    publisher = Publisher(
+        origin, spool, connection.connect, clock=clock, tasks=tasks, measures_every_s=settings.measures_every_s
+    )
     bookmarks = Bookmarks(directory / "bookmarks")
     bookmarks.keep(spool.marks)  # of what was spooled before a kill that the bookmarks have not heard of
     given = Given(settings=settings, boot_id=boot_id, clock=clock, bookmarks=bookmarks)

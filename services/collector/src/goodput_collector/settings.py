@@ -67,6 +67,9 @@ class Settings(CommonSettings):
     )
     ras_interval_s: float = Field(30.0, ge=5, le=3600, description="each query makes every process of the job answer")
     process_interval_s: float = Field(0.5, ge=0.1, le=60)
+    measures_every_s: float = Field(
+        5.0, ge=0, le=300, description="how often measurements and traffic are told; events, states and errors go at once"
+    )
     heartbeat_s: float = Field(5.0, ge=0.5, le=300)
     history_s: float = Field(600.0, ge=0, description="how old a kernel message may be to be told at the first start")
     spool_dir: Path | None = Field(None, description="default: in the run directory")

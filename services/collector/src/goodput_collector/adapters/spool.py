@@ -36,6 +36,7 @@ _HEAD = struct.Struct("<II")
 _SENT = struct.Struct("<QQ")
 _RECORD_BYTES_MAX = 4 << 20
 _MEMORY_MESSAGES_MAX = 256
+_FRESH_MESSAGES_MAX = 64
 
 
 class _Numbers(msgspec.Struct):
@@ -80,6 +81,7 @@ class DiskSpool:
         self._trouble = ""
         self._memory: deque[Outgoing] = deque()
         self._memory_positions = 0
+        self._fresh: deque[tuple[int, Outgoing]] = deque()  # the oldest that wait, while they need not be read back
         self._sent_fd = _open(directory / "sent")
         self._numbers_fd = _open(directory / "numbers")
         self._segment, self._offset = self._read_sent()
@@ -113,12 +115,19 @@ class DiskSpool:
         )
         try:
             self._write(_framed(_encoder.encode(record)))
+            self._freshen(message)
             self._waiting[self._newest()] += 1
             self._trouble = ""
         except OSError as error:
             self._trouble = f"spool {self._directory}: {error.strerror or error}; newest messages kept in memory"
             self._remember(message)
         self._write_numbers()
+
+    def _freshen(self, message: Outgoing) -> None:
+        """What has just been written need not be read back, as long as nothing older waits on the disk alone."""
+        if sum(self._waiting.values()) == len(self._fresh) < _FRESH_MESSAGES_MAX:
+            newest = self._newest()
+            self._fresh.append((newest << 32 | self._sizes[newest], message))
 
     def _remember(self, message: Outgoing) -> None:
         if len(self._memory) >= _MEMORY_MESSAGES_MAX:
@@ -155,11 +164,14 @@ class DiskSpool:
 
     def peek(self, count: int) -> Iterable[tuple[int, Outgoing]]:
         """A position is (segment << 32 | offset behind the record); negative for what waits in memory."""
-        left = count
-        for segment in sorted(self._sizes):
-            if segment < self._segment:
+        fresh = list(self._fresh)[:count]
+        yield from fresh
+        left = count - len(fresh)
+        first, offset = divmod(fresh[-1][0], 1 << 32) if fresh else (self._segment, self._offset)
+        for segment in sorted(self._sizes) if left else ():
+            if segment < first:
                 continue
-            start = self._offset if segment == self._segment else 0
+            start = offset if segment == first else 0
             for end, record in self._records(segment, start):
                 if left == 0:
                     return
@@ -178,6 +190,8 @@ class DiskSpool:
         segment, offset = position >> 32, position & 0xFFFFFFFF
         if segment not in self._sizes:
             return  # dropped at the bound while it was on its way
+        while self._fresh and self._fresh[0][0] <= position:
+            self._fresh.popleft()
         self._segment, self._offset = segment, offset
         self._waiting[segment] -= 1
         with contextlib.suppress(OSError):
@@ -228,6 +242,8 @@ class DiskSpool:
     def _delete(self, segment: int) -> None:
         self._sizes.pop(segment, None)
         self._waiting.pop(segment, None)
+        while self._fresh and self._fresh[0][0] >> 32 <= segment:
+            self._fresh.popleft()
         with contextlib.suppress(OSError):
             self._path(segment).unlink()
 

@@ -18,7 +18,7 @@ import msgspec
 
 from goodput_collector.application.ports import Outgoing, Reading, Spool
 from goodput_collector.application.schedule import Condition
-from goodput_collector.domain.thinning import Thinning, every_s
+from goodput_collector.domain.thinning import Thinning, thinned_to
 from goodput_common.bus.errors import BusUnavailable, Refused
 from goodput_common.bus.ports import Bus
 from goodput_common.contracts import subjects
@@ -60,7 +60,8 @@ class Origin:
 
 
 class Publisher(Part):
-    """`connect` gives a connected bus; it is asked again after each failure to store a message."""
+    """`connect` gives a connected bus; it is asked again after each failure to store a message. Measurements and traffic
+    are told every `measures_every_s`, more seldom while the spool fills up."""
 
     name = "publisher"
 
@@ -72,6 +73,7 @@ class Publisher(Part):
         *,
         clock: Clock,
         tasks: Tasks,
+        measures_every_s: float = 0.0,
     ) -> None:
         self._origin = origin
         self._spool = spool
@@ -83,6 +85,7 @@ class Publisher(Part):
         self._sending: asyncio.Task[None] | None = None
         self._last_seq: dict[Source, int] = {}
         self._states = StateLog(_log)
+        self._measures_every_s = measures_every_s
         self._thinning = Thinning()
         self.thinned_to_s = 0.0
         self.published = 0
@@ -105,7 +108,8 @@ class Publisher(Part):
     def publish(self, source: Source, reading: Reading) -> None:
         """Number, spool and send. Returns at once. While the spool fills up, low-value samples are held back."""
         thinned_to_s = self._thin()
-        told = self._thinning.take(source, reading.samples, every_s=thinned_to_s, now_s=self._clock.monotonic_s())
+        every_s = max(thinned_to_s, self._measures_every_s)
+        told = self._thinning.take(source, reading.samples, every_s=every_s, now_s=self._clock.monotonic_s())
         chunks = list(_chunks(told))
         left = len(chunks) + len(reading.dumps)  # messages: the marks go with the last one
         for samples in chunks:
@@ -133,7 +137,7 @@ class Publisher(Part):
             self._publish_beside(f"{source}_snapshot", subject, snapshot)
 
     def _thin(self) -> float:
-        thinned_to_s = every_s(self._spool.state().filled)
+        thinned_to_s = thinned_to(self._spool.state().filled)
         if thinned_to_s != self.thinned_to_s:
             self.thinned_to_s = thinned_to_s
             what = f"told every {thinned_to_s:g} s" if thinned_to_s else "told at once"

@@ -1,8 +1,9 @@
 """What is told less often while the bus cannot take everything: measurements and traffic, never what may be a fault.
 
-A spool that fills up evicts its oldest messages, whatever is in them. So before it is full, low-value samples are held
-back and told every 10, 60 or 300 s instead: of a measurement the newest, of a traffic counter the sum, so that nothing
-that was counted is lost. Events, states and error counters always go at once.
+How often low-value samples are told is a setting (every 5 s). A spool that fills up evicts its oldest messages, whatever
+is in them. So before it is full, low-value samples are held back and told every 10, 60 or 300 s instead: of a measurement
+the newest, of a traffic counter the sum, so that nothing that was counted is lost. Events, states and error counters
+always go at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TRAFFIC = frozenset(
 ) | {"rx_bytes", "tx_bytes", "rx_packets", "tx_packets"}
 
 
-def every_s(filled: float) -> float:
+def thinned_to(filled: float) -> float:
     """How long low-value samples are held back when this share of the spool is full."""
     return max(level.every_s for level in LEVELS if filled >= level.filled)
 
@@ -44,7 +45,7 @@ class Thinning:
     """Holds low-value samples back, each series by itself (a source, a reader)."""
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, dict[tuple[str, str], Counter | Gauge]] = {}
+        self._held: dict[Hashable, dict[Hashable, Counter | Gauge]] = {}
         self._released_s: dict[Hashable, float] = {}
 
     def take(self, series: Hashable, samples: Iterable[Sample], *, every_s: float, now_s: float) -> list[Sample]:
@@ -53,7 +54,7 @@ class Thinning:
         told: list[Sample] = []
         for sample in samples:
             if isinstance(sample, Counter | Gauge) and (every_s > 0 or held) and is_low_value(sample):
-                key = (sample.component, sample.name)
+                key = (sample.component, sample.name, tuple(sample.attrs.items()) if isinstance(sample, Gauge) else ())
                 held[key] = _joined(held.get(key), sample)
             else:
                 told.append(sample)
