@@ -173,3 +173,65 @@ def test_a_rank_held_up_in_a_group_with_the_dead_one_is_not_taken_for_a_device_t
     log.event("rank:j/3", EventName.PROCESS_EXITED, 25.1, host="h1", source="process", pid="1003", clean="false")
     log.stand(25, 40, step=step, silent=(3,), joined=dict.fromkeys(range(8), step * 4 + 2), extra=extra)
     assert named(log.verdicts(40)) == {"rank:j/3"}
+
+
+def busy(log: Any, rank: int, at_s: float, cpu_ms: int) -> None:
+    log.state(
+        log.host(rank), f"rank:j/{rank}", "process", "running", at_s, "process", pid=str(1000 + rank), cpu="used",
+        cpu_ms=str(cpu_ms), window_ms="1000",
+    )  # fmt: skip
+
+
+def at_s(verdict: Verdict, log: Any) -> float:
+    return float((verdict.published_at - log.log[0].received_at).total_seconds())
+
+
+def test_agents_that_fall_silent_on_a_busy_host_are_not_blamed_with_the_rank_that_did_first(script: Script) -> None:
+    """They still spoke when steps stood still already, and then starve."""
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    for rank in (2, 3, 4):
+        busy(log, rank, 26.0, 300)
+    log.stand(25, 28, step=step, silent=(3,))
+    log.stand(28, 45, step=step, silent=(2, 3, 4))
+    for verdict in (found := log.verdicts(45)):
+        assert {c.component for c in verdict.culprits} <= {"rank:j/3"}
+    assert named(found) == {"rank:j/3"}
+
+
+def test_of_several_ranks_that_fall_silent_together_nobody_is_named_with_certainty_or_at_once(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    for rank in (3, 6):
+        busy(log, rank, 26.0, 300)
+    log.stand(25, 45, step=step, silent=(3, 6))
+    found = log.verdicts(45)
+    assert found
+    assert named(found, above=0.65) == set()
+    assert all(at_s(v, log) >= 30.0 for v in found if v.culprits)
+
+
+def test_a_silent_rank_that_has_a_whole_cpu_is_likelier_than_one_that_starves(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    busy(log, 3, 26.0, 120)
+    busy(log, 6, 26.0, 990)
+    log.stand(25, 45, step=step, silent=(3, 6))
+    found = log.verdicts(45)
+    assert named(found, above=0.0) == {"rank:j/6"}
+    assert named(found) == set()
+    assert any("not short of it" in each.why for each in found[-1].evidence)
+
+
+def test_starving_agents_that_come_back_leave_the_silent_rank_to_be_named_with_certainty(script: Script) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.stand(25, 29, step=step, silent=(3, 6))
+    log.stand(29, 45, step=step, silent=(3,))
+    found = log.verdicts(45)
+    assert named(found) == {"rank:j/3"}
+    assert named(found, above=0.0) == {"rank:j/3"}

@@ -3,6 +3,10 @@
 The recorder shows who it is: the others wait in a collective that it has not joined, or its device has fallen behind what
 its peers have finished. The collector shows how: stopped, alive but silent, or reporting from somewhere outside collectives.
 
+Silence of one agent among many tells more than silence of several: on a host that is short of CPU agents fall silent, too.
+Whoever went silent late, or spoke on when steps already stood still, is left out; of what remains, nobody is named with
+certainty, and not at once.
+
 A device that falls *several* operations behind its peers has executed them (its peers could not have finished otherwise) and
 can no longer say so: that is the GPU or its driver, not the process, and is called so.
 """
@@ -26,6 +30,9 @@ ENGINE = "process_stall"
 STOPPED_STATES = frozenset({"T", "t", "stopped", "frozen"})
 ALIVE_STATES = STOPPED_STATES | {"running", "D"}
 RECONNECT_S = 8.0  # agents that lost the bus try again at growing intervals of up to 6 s
+SEVERAL_S = 6.0  # several silent ranks are waited for this long: agents that starve come back
+SEVERAL_EARLY, SEVERAL_MAX = 0.4, 0.65
+SPINNING = 0.8  # of the time on a CPU: a process that gets this much does not starve
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -40,7 +47,7 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         if root.kind is not RootKind.MISMATCH and not (root.kind is RootKind.ABSENT and root.rank in ended)
     }
     stopped = _stopped(case)
-    silent = _silent(case)
+    silent = _suspects(case, _silent(case))
     found = []
     for rank in sorted(roots.keys() | stopped.keys() | silent.keys()):
         if rank in dead or (stopped and rank in silent and rank not in stopped):
@@ -102,6 +109,19 @@ def _silent(case: Case) -> dict[int, Observed]:
     }
 
 
+def _suspects(case: Case, silent: dict[int, Observed]) -> dict[int, Observed]:
+    """Of several silent ranks those that can be the reason: silent about as long as the longest, and from the start. A step
+    may stop anywhere between two ends of steps, so a report of the first moments does not clear a rank."""
+    if len(silent) < 2 or case.stalled_since is None:
+        return silent
+    ended = deaths(case)
+    quiet_s = {rank: _quiet_s(case, seen, ended.get(rank)) for rank, seen in silent.items()}
+    spoke_on = case.stalled_since + timedelta(seconds=0.5 + 1.5 * case.usual_step_s)
+    longest_s = max(quiet_s.values())
+    left = {rank: seen for rank, seen in silent.items() if quiet_s[rank] * 2 >= longest_s and seen.received_at <= spoke_on}
+    return left or silent
+
+
 def _quiet_s(case: Case, last: Observed, ended: Death | None) -> float:
     """How long a rank that lives (or lived) has said nothing."""
     until = case.now if ended is None else min(case.now, ended.died_at)
@@ -127,15 +147,18 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
         alive = _alive(case, rank)
         quiet_s = _quiet_s(case, silent[rank], deaths(case).get(rank))
         alone = len(silent) == 1
-        certainty = (0.9 if alive else 0.8) if alone else (0.85 if alive else 0.6)
-        if quiet_s < 3.0:
-            certainty -= 0.15
+        cpu = _on_cpu(alive)
+        if alone:
+            certainty = (0.9 if alive else 0.8) - (0.15 if quiet_s < 3.0 else 0.0)
+        else:
+            certainty = SEVERAL_EARLY if quiet_s < SEVERAL_S else SEVERAL_MAX if cpu >= SPINNING else SEVERAL_MAX - 0.1
         score = max(score, certainty)
         how = "its process lives, yet even its agent thread does not run" if score == certainty else how
         words = "its agent shares the interpreter with the training loop and has fallen silent, while others report"
         evidence.append(cite(silent[rank], words, certainty, component))
         if alive is not None:
-            evidence.append(cite(alive, "its process still exists", 0.3, component))
+            spins = f" and has the CPU {cpu:.0%} of the time: it is not short of it" if cpu >= SPINNING else ""
+            evidence.append(cite(alive, f"its process still exists{spins}", 0.3, component))
         settled = alone and quiet_s >= 3.0
     if root is not None:
         certainty = root.certainty
@@ -189,6 +212,15 @@ def _alive(case: Case, rank: int) -> Observed | None:
             there = fact.value in ALIVE_STATES and not late and not of_another_life(case, rank, each)
             return each if there else None
     return None
+
+
+def _on_cpu(alive: Observed | None) -> float:
+    """The share of the time that its process was on a CPU, by the collector; 0 where that is not known."""
+    attrs = alive.fact.attrs if alive is not None and isinstance(alive.fact, State) else {}
+    used_ms, window_ms = attrs.get("cpu_ms", ""), attrs.get("window_ms", "")
+    if attrs.get("cpu") != "used" or not used_ms.isdigit() or not window_ms.isdigit():
+        return 0.0
+    return int(used_ms) / max(1, int(window_ms))
 
 
 def _own_words(case: Case, rank: int) -> list[Evidence]:
