@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import sys
@@ -76,11 +77,29 @@ def increase(rig: Rig, component: str, name: str) -> int:
 
 
 def ready(rig: Rig, instance: str = "leaf-1") -> bool:
-    """The switch has been read, and its states have arrived."""
-    known = any(
-        isinstance(each, State) and each.component.startswith(f"port:{instance}/") for each in rig.samples(Source.SWITCH)
-    )
+    """The switch's port states and counters have been read."""
+    states = [each for each in rig.samples(Source.SWITCH) if isinstance(each, State) and each.name == "operstate"]
+    known = any(each.component.startswith(f"port:{instance}/") for each in states)
     return known and rig.condition(Source.SWITCH, instance).status is SourceStatus.OK
+
+
+async def counted(rig: Rig, model: SonicSwitch | OpenConfigSwitch, switch: str = "leaf-1") -> None:
+    """Until every stream of counters has been read once: other counters of the same streams are moved until that shows."""
+    await rig.until(lambda: ready(rig, switch), f"the first reading of {switch}")
+    moved = itertools.count(2000)
+
+    def shows() -> bool:
+        value = next(moved)
+        if isinstance(model, SonicSwitch):
+            port = f"port:{switch}/Ethernet0"
+            model.count("Ethernet0", SAI_PORT_STAT_IF_OUT_DISCARDS=str(value))
+            model.put("COUNTERS_DB", "COUNTERS", "Ethernet0:3", silent=True, SAI_QUEUE_STAT_PACKETS=str(value))
+            return all(increase(rig, port, name) for name in ("out_discards", "out_queue3_packets"))
+        model.count("Ethernet1", "out-discards", value)
+        model.count("Ethernet1", "in-mac-pause-frames", value, branch="ethernet/state/counters")
+        return all(increase(rig, f"port:{switch}/Ethernet1", name) for name in ("out_discards", "rx_pause"))
+
+    await rig.until(shows, f"the counters of {switch}")
 
 
 # -- from a changed reading to the published message -------------------------------------------------------------------
@@ -94,9 +113,11 @@ async def test_what_changes_on_a_sonic_switch_is_published(tmp_path: Path, prefi
             await rig.until(lambda: ready(rig), "the first reading")
             model.oper("Ethernet0", "down")
             await rig.until(lambda: of(rig, Event, ETH0, EventName.LINK_DOWN), "the link's fall")
+            await counted(rig, model)
             model.count("Ethernet0", SAI_PORT_STAT_PFC_3_RX_PKTS="60", SAI_PORT_STAT_IF_IN_ERRORS="1003")
             await rig.until(lambda: increase(rig, ETH0, "rx_prio3_pause") == 50, "the pauses")
             await rig.until(lambda: increase(rig, ETH0, "in_errors") == 3, "the errors")
+            await rig.until(lambda: of(rig, State, ETH0, "pfc_watchdog_prio3"), "the watchdog")
             model.put("COUNTERS_DB", "COUNTERS", "Ethernet0:3", PFC_WD_STATUS="stormed", SAI_QUEUE_STAT_DROPPED_PACKETS="7")
             await rig.until(lambda: of(rig, Event, ETH0, EventName.PAUSE_STORM), "the storm")
             await rig.until(lambda: increase(rig, ETH0, "out_queue3_dropped_packets") == 7, "the drops")
@@ -116,6 +137,7 @@ async def test_what_changes_on_an_openconfig_switch_is_published(
         model.oper("Ethernet1", "DOWN")
         model.oper("Ethernet1", "UP")
         await rig.until(lambda: of(rig, Event, ETH1, EventName.LINK_UP), "the link's return")
+        await counted(rig, model)
         model.count("Ethernet1", "in-errors", 1004)
         model.count("Ethernet1", "in-pfc3-packets", 25, branch="ethernet/state/counters")
         await rig.until(lambda: increase(rig, ETH1, "in_errors") == 4, "the errors")
@@ -196,6 +218,20 @@ async def test_a_switch_without_on_change_is_sampled_and_says_so(
         await rig.until(lambda: of(rig, Event, ETH1, EventName.LINK_DOWN), "the link's fall")
 
 
+async def test_a_switch_that_knows_no_heartbeats_still_tells_changes_at_once(
+    tmp_path: Path, sonic: tuple[SonicSwitch, GnmiServer]
+) -> None:
+    model, server = sonic
+    server.behaviour.refuse_heartbeats = True
+    async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
+        await rig.until(lambda: ready(rig), "the first reading")
+        model.oper("Ethernet0", "down")
+        await rig.until(lambda: of(rig, Event, ETH0, EventName.LINK_DOWN), "the link's fall")
+    (down,) = of(rig, Event, ETH0, EventName.LINK_DOWN)
+    assert isinstance(down, Event)
+    assert down.attrs["by"] == "on change"
+
+
 async def test_a_switch_without_subscriptions_is_asked_again_and_again(
     tmp_path: Path, sonic: tuple[SonicSwitch, GnmiServer]
 ) -> None:
@@ -203,7 +239,7 @@ async def test_a_switch_without_subscriptions_is_asked_again_and_again(
     server.behaviour.refuse_subscribe = True
     async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
         await rig.until(lambda: ready(rig), "the first reading")
-        assert "port states only fetched" in rig.condition(Source.SWITCH, "leaf-1").reason
+        await rig.until(lambda: "port states only fetched" in rig.condition(Source.SWITCH, "leaf-1").reason, "the trouble")
         model.oper("Ethernet0", "down")
         await rig.until(lambda: of(rig, Event, ETH0, EventName.LINK_DOWN), "the link's fall")
 
@@ -215,8 +251,9 @@ async def test_a_branch_that_a_switch_lacks_is_told_and_the_others_go_on(
     server.behaviour.refuse_paths = ("qos", "lldp")
     async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
         await rig.until(lambda: "no queue counters" in rig.condition(Source.SWITCH, "leaf-1").reason, "the trouble")
+        await counted(rig, model)
         model.count("Ethernet1", "in-errors", 1004)
-        await rig.until(lambda: increase(rig, ETH1, "in_errors") in (0, 4) and ready(rig), "the readings")
+        await rig.until(lambda: increase(rig, ETH1, "in_errors") == 4, "the errors")
         assert rig.condition(Source.SWITCH, "leaf-1").status is SourceStatus.OK
 
 
@@ -338,7 +375,7 @@ async def test_a_switch_that_hangs_disturbs_no_other_and_comes_back(tmp_path: Pa
         condition = rig.condition(Source.SWITCH, "leaf-1")
         await rig.until(lambda: "no answer" in condition.reason, "the hanging switch's reason")
         assert condition.status is SourceStatus.UNKNOWN
-        await rig.until(lambda: ready(rig, "leaf-2"), "the other switch")
+        await counted(rig, two.good, "leaf-2")
         await two.others_go_on(rig)
         two.bad_server.behaviour.silent = False
         await rig.until(lambda: ready(rig), "its return")
@@ -377,7 +414,7 @@ async def test_garbage_makes_one_switch_unknown_and_no_other(tmp_path: Path, two
         await rig.until(
             lambda: condition.status is SourceStatus.UNKNOWN and condition.reason != "not read yet", "its reason"
         )
-        await rig.until(lambda: ready(rig, "leaf-2"), "the other switch")
+        await counted(rig, two.good, "leaf-2")
         await two.others_go_on(rig)
         two.bad_server.behaviour.garbage = b""
         await rig.until(lambda: ready(rig), "its return")
@@ -385,7 +422,8 @@ async def test_garbage_makes_one_switch_unknown_and_no_other(tmp_path: Path, two
 
 async def test_a_switch_that_goes_and_returns_tells_what_it_counted_meanwhile(tmp_path: Path, two: Two) -> None:
     async with Rig(tmp_path, *two.readers) as rig:
-        await rig.until(lambda: ready(rig) and ready(rig, "leaf-2"), "both switches")
+        await counted(rig, two.bad)
+        await counted(rig, two.good, "leaf-2")
         condition = rig.condition(Source.SWITCH, "leaf-1")
         two.bad_server.stop()
         await rig.until(lambda: condition.status is SourceStatus.UNKNOWN, "its disappearance")
@@ -403,7 +441,7 @@ async def test_a_switch_that_restarts_counts_from_zero_and_not_from_four_billion
 ) -> None:
     model, server = sonic
     async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
-        await rig.until(lambda: ready(rig), "the first reading")
+        await counted(rig, model)
         model.count("Ethernet0", SAI_PORT_STAT_IF_IN_OCTETS="5000")
         await rig.until(lambda: increase(rig, ETH0, "in_octets") == 4000, "an increase before it")
         server.stop()

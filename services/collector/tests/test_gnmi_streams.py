@@ -30,8 +30,13 @@ def rungs(stream: Stream, origins: Iterable[str] = ()) -> list[tuple[Way, str, s
 
 
 def test_states_are_wanted_at_once_then_sampled_then_fetched() -> None:
-    ways = [way for way, _, _, _ in rungs(named(Kind.OPENCONFIG, "port states"))]
-    assert ways == [Way.ON_CHANGE, Way.SAMPLE, Way.GET]
+    attempts = list(ladder(named(Kind.OPENCONFIG, "port states")))
+    assert [(each.way, each.heartbeat_s > 0) for each in attempts] == [
+        (Way.ON_CHANGE, True),
+        (Way.ON_CHANGE, False),
+        (Way.SAMPLE, False),
+        (Way.GET, False),
+    ]
 
 
 def test_sonics_databases_are_asked_for_by_origin_and_then_by_target() -> None:

@@ -150,6 +150,7 @@ def test_a_cable_outlives_the_silence_of_a_link_that_is_down() -> None:
     table.ports["Ethernet0"] = "down"
     table.gone("Ethernet0")
     assert table.tell(GONE_AFTER_S * 3) == ()
+    assert table.tell(GONE_AFTER_S * 3) == ()
     table.ports["Ethernet0"] = "up"
     assert table.tell(GONE_AFTER_S - 10) == ()
     assert table.cables(GONE_AFTER_S) == []

@@ -276,9 +276,11 @@ def test_counters_told_under_an_alias_belong_to_the_port() -> None:
     assert switch.ports.covered() == ("switch:leaf-1", PORT)
 
 
-def test_an_alias_that_is_another_ports_name_is_not_gone_by() -> None:
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_alias_that_is_another_ports_name_is_not_gone_by(order: int) -> None:
     switch = Switch()
-    switch.hear(PortFact("Ethernet4", About.ALIAS, "Ethernet8"), PortFact("Ethernet8", About.ALIAS, "Ethernet16"))
+    rows = (PortFact("Ethernet4", About.ALIAS, "Ethernet8"), PortFact("Ethernet8", About.ALIAS, "Ethernet16"))
+    switch.hear(*rows[::order])
     switch.hear(CountersFact("Ethernet8", {"in_errors": 2}))
     assert "port:leaf-1/Ethernet8" in switch.ports.covered()
 

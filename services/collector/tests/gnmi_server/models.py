@@ -74,6 +74,7 @@ class OpenConfigSwitch(Model):
             self.put(f"/interfaces/interface[name={port}]/state/last-change", 1_700_000_100_000_000_000)
             for counter in ("in-errors", "out-errors", "in-discards", "out-discards", "in-octets", "out-octets"):
                 self.put(f"/interfaces/interface[name={port}]/state/counters/{counter}", 1000)
+            self.put(f"/interfaces/interface[name={port}]/ethernet/state/counters/in-mac-pause-frames", 1000)
 
     def put(self, path: str, value: Any, *, at_ns: int = 0, silent: bool = False) -> None:
         parsed = parse_path(path)

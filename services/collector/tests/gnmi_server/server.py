@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -27,6 +28,7 @@ class Behaviour:
     user: str = ""
     password: str = ""
     refuse_on_change: bool = False
+    refuse_heartbeats: bool = False
     refuse_subscribe: bool = False
     refuse_paths: tuple[str, ...] = ()  # by the name of an element
     silent: bool = False  # keeps every connection open and says nothing
@@ -112,6 +114,8 @@ class GnmiServer(gnmi_pb2_grpc.gNMIServicer):  # type: ignore[misc]
             self._check(each.path, context)
             if self.behaviour.refuse_on_change and each.mode == gnmi_pb2.SubscriptionMode.ON_CHANGE:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "ON_CHANGE is not supported for this path")
+            if self.behaviour.refuse_heartbeats and each.heartbeat_interval:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no heartbeats here")
             self.behaviour.subscribed.append(str(each.path.elem[0].name))
         heard: queue.Queue[tuple[int, str, Any, Any]] = queue.Queue()
 
@@ -140,7 +144,9 @@ class GnmiServer(gnmi_pb2_grpc.gNMIServicer):  # type: ignore[misc]
             return
         sampled = [each for each in wanted.subscription if each.mode == gnmi_pb2.SubscriptionMode.SAMPLE]
         due_s = time.monotonic()
-        while context.is_active() and not self._over.is_set():
+        asked_out = threading.Event()  # the client has nothing more to ask: to some servers that is the end
+        threading.Thread(target=_exhaust, args=(requests, asked_out), daemon=True).start()
+        while context.is_active() and not self._over.is_set() and not asked_out.is_set():
             try:
                 at_ns, target, values, deletes = heard.get(timeout=_TICK_S)
             except queue.Empty:
@@ -199,6 +205,13 @@ class GnmiServer(gnmi_pb2_grpc.gNMIServicer):  # type: ignore[misc]
     def _check(self, path: Any, context: grpc.ServicerContext) -> None:
         if any(each.name in self.behaviour.refuse_paths for each in path.elem):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no such path: {path}")
+
+
+def _exhaust(requests: Iterator[Any], over: threading.Event) -> None:
+    with contextlib.suppress(Exception):  # the call was cancelled
+        for _ in requests:
+            pass
+    over.set()
 
 
 def _path(message: Any) -> Path:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -145,7 +145,6 @@ class Session:
         """Returns the last refusal, or None when the session is over."""
         why = ""
         for attempt in ladder(stream, origins=origins):
-            self.ways[stream.name] = attempt.way
             error = await self._try(stub, attempt)
             if error is None:
                 self._fail(Unreadable(f"the switch has ended the subscription to {stream.name}"))
@@ -154,20 +153,19 @@ class Session:
                 self._fail(self._unreadable(error))
                 return None
             why = f"{error.code().name}: {gnmi_channel.details(error, 80)}"
-        self.ways.pop(stream.name, None)
         return why
 
     async def _try(self, stub: Any, attempt: Attempt) -> grpc.aio.AioRpcError | None:
         """Returns the refusal, if it is one; a failure after the first answer ends the session."""
         if attempt.way is Way.GET:
             return await self._fetch(stub, attempt)
-        call = stub.Subscribe(iter([gnmi_wire.subscribe(attempt, self._encoding)]), metadata=self._metadata)
+        call = stub.Subscribe(_ask(gnmi_wire.subscribe(attempt, self._encoding)), metadata=self._metadata)
         answered = False
         try:
             async for response in call:
                 if not answered:
                     answered = True
-                    self.refused.pop(attempt.stream.name, None)
+                    self._taken(attempt)
                 if response.WhichOneof("response") == "update":
                     await self._put(attempt, response.update)
         except grpc.aio.AioRpcError as error:
@@ -190,10 +188,14 @@ class Session:
                     return None
                 return error
             answered = True
-            self.refused.pop(attempt.stream.name, None)
+            self._taken(attempt)
             for each in answer.notification:
                 await self._put(attempt, each)
             await asyncio.sleep(attempt.stream.every_s)
+
+    def _taken(self, attempt: Attempt) -> None:
+        self.ways[attempt.stream.name] = attempt.way
+        self.refused.pop(attempt.stream.name, None)
 
     async def _put(self, attempt: Attempt, message: Any) -> None:
         self.heard_at_s = self._clock.monotonic_s()
@@ -207,3 +209,9 @@ class Session:
         if self.failure is None:
             self.failure = failure
         self._inbox.wake()
+
+
+async def _ask(request: Any) -> AsyncIterator[Any]:
+    """One request, and then nothing: to servers such as SONiC's, an end of the requests is the end of the subscription."""
+    yield request
+    await asyncio.Event().wait()

@@ -15,7 +15,7 @@ import msgspec
 from pygnmi.spec.v080 import gnmi_pb2
 
 from goodput_collector.domain.gnmi_path import Elem, Path
-from goodput_collector.domain.gnmi_streams import HEARTBEAT_S, Attempt, Way
+from goodput_collector.domain.gnmi_streams import Attempt, Way
 from goodput_collector.domain.gnmi_update import Notice
 
 PATHS_KEPT = 200_000
@@ -96,7 +96,7 @@ def subscribe(attempt: Attempt, encoding: str) -> Any:
                     path=path(each, origin=attempt.origin),
                     mode=_MODES[attempt.way],
                     sample_interval=every_ns if sampled else 0,
-                    heartbeat_interval=0 if sampled else int(HEARTBEAT_S * 1e9),
+                    heartbeat_interval=int(attempt.heartbeat_s * 1e9),
                 )
                 for each in attempt.paths
             ],

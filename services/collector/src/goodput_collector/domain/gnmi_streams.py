@@ -72,9 +72,7 @@ class Attempt:
     origin: str = ""
     target: str = ""
     paths: tuple[Path, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.stream.name} {self.way.value}"
+    heartbeat_s: float = 0.0
 
 
 _STATES = (Way.ON_CHANGE, Way.SAMPLE, Way.GET)
@@ -137,14 +135,17 @@ def ladder(stream: Stream, *, origins: Collection[str] = ()) -> Iterator[Attempt
     """The ways in which to ask, best first. `origins` are those that the switch says it has: SONiC's databases are asked for
     by origin where it is there, and by target (older releases) where that is refused."""
     for way in stream.ways:
-        if not stream.database:
-            yield Attempt(stream=stream, way=way, paths=tuple(parse_path(path) for path in stream.paths))
-            continue
-        if "sonic-db" in origins and stream.database != "OTHERS":
-            paths = tuple(parse_path(f"/{stream.database}/localhost{path}") for path in stream.paths)
-            yield Attempt(stream=stream, way=way, origin="sonic-db", paths=paths)
-        paths = tuple(parse_path(path) for path in stream.paths)
-        yield Attempt(stream=stream, way=way, target=stream.database, paths=paths)
+        for heartbeat_s in (HEARTBEAT_S, 0.0) if way is Way.ON_CHANGE else (0.0,):  # not every server knows of heartbeats
+            for origin, target, base in _spellings(stream, origins):
+                paths = tuple(parse_path(f"{base}{path}") for path in stream.paths)
+                yield Attempt(stream=stream, way=way, origin=origin, target=target, paths=paths, heartbeat_s=heartbeat_s)
+
+
+def _spellings(stream: Stream, origins: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """(origin, target, what comes before each path)."""
+    if stream.database and stream.database != "OTHERS" and "sonic-db" in origins:
+        yield "sonic-db", "", f"/{stream.database}/localhost"
+    yield "", stream.database, ""
 
 
 def kind_of(models: Iterable[tuple[str, str]]) -> Kind:
