@@ -56,7 +56,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def every_s(self) -> float:
-        """SNMP is asked less often: taking its answers apart costs a hundred times as much."""
+        """SNMP is asked less often: taking its answers apart costs many times as much."""
         return self.sample_s or (SNMP_S if self.kind is Kind.SNMP else GNMI_S)
 
 
