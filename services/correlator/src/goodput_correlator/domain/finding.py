@@ -28,7 +28,8 @@ class Finding:
     """`score` is how likely the hypothesis is on its own evidence, 0..1. `decisive` evidence tells a fault from a pause at
     once (an Xid 79 on a GPU whose rank stands still); `settled` means that nothing more is to be waited for, once it is
     clear that the job does not merely pause. `explains` are the symptoms that would follow from it; `because` says in
-    words how they follow. `aftermath`, where it is not "", says why this is an effect of whatever else stopped the job."""
+    words how they follow. `aftermath`, where it is not "", says why this is an effect of whatever else stopped the job;
+    `history` that the job ran on over it for long."""
 
     fault_class: FaultClass
     component: ComponentId | None
@@ -44,6 +45,7 @@ class Finding:
     hardware: bool = False
     action: Action | None = None
     aftermath: str = ""
+    history: str = ""
 
     @property
     def culprit(self) -> Culprit:

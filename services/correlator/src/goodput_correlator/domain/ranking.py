@@ -165,6 +165,7 @@ def _diagnosis(
         key = (finding.component, finding.fault_class)
         shown.setdefault(key, Alternative(component=key[0], fault_class=key[1], confidence=round(finding.score * 0.9, 3)))
     explained = [_consequence(effect, because) for effect, _, because in consequences]
+    explained += [_consequence(finding, finding.history) for finding in others if finding.history]
     explained += _victims(case, best)
     explained += _waiting(case, culprit_ranks, best.because)
     assert best.action is not None

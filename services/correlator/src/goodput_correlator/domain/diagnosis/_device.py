@@ -2,6 +2,10 @@
 
 An error line alone is not a diagnosis: fleets log Xids all day. It becomes one when a rank on that GPU is what everybody
 waits for; it is doubtful when the recorder points at ranks elsewhere.
+
+What the job ran on over is history: old errors lie about on every fleet, and four of them must not outweigh a fresh fault
+elsewhere. An effect may come late, though (a link is retried for seconds, memory errors forebode worse), and clocks differ:
+an error of the last seconds before the stall remains a suspect, and one that repeats then counts in full.
 """
 
 from __future__ import annotations
@@ -18,7 +22,10 @@ from goodput_correlator.domain.clues import CLOCK_DOUBT_S, EVIDENCE_PER_FINDING,
 from goodput_correlator.domain.finding import Finding
 
 Seen = tuple[Observed, Event]
-WENT_ON_S = 8.0
+WENT_ON_S = 8.0  # what stops a job does so within this and three steps
+HISTORY_S = 15.0  # older than this, and survived by the job: not the cause by itself
+SURVIVED_S = 5.0  # the job has to have run this long, and three steps, since
+LESS_LIKELY, HISTORY = 0.6, 0.3
 
 
 def by_component(case: Case, seen: Iterable[Seen]) -> dict[ComponentId, list[Seen]]:
@@ -29,12 +36,33 @@ def by_component(case: Case, seen: Iterable[Seen]) -> dict[ComponentId, list[See
     return dict(sorted(grouped.items()))
 
 
-def _went_on(case: Case, seen: Seen) -> bool:
-    """Whether steps were still finished well after this error: then it did not stop them."""
+def survived(case: Case, seen: Iterable[Seen]) -> tuple[float, str]:
+    """What is left of errors that the job ran on over: a factor for their score, and why in words. (1.0, "") for errors that
+    came shortly before the stall, or before a job that never worked since."""
+    if case.stalled_since is None:
+        return 1.0, ""
+    ago_s = min((_ago_s(case, each) for each in seen), default=0.0)
+    ran_s = min(ago_s, _up_for_s(case))
+    steps_s = 3 * case.usual_step_s
+    if ran_s <= max(SURVIVED_S, steps_s) or ago_s <= WENT_ON_S + steps_s:
+        return 1.0, ""
+    words = f"it was last seen {ago_s:.0f} s before steps stopped, and the job ran on for {ran_s:.0f} s"
+    return (HISTORY if ago_s > HISTORY_S else LESS_LIKELY), words
+
+
+def _ago_s(case: Case, seen: Seen) -> float:
+    """How long before the stall, at the least."""
     each, event = seen
     at = min(each.received_at, (event.last_at or event.observed_at) + timedelta(seconds=CLOCK_DOUBT_S))
     assert case.stalled_since is not None
-    return case.stalled_since - at > timedelta(seconds=WENT_ON_S + 3 * case.usual_step_s)
+    return (case.stalled_since - at).total_seconds()
+
+
+def _up_for_s(case: Case) -> float:
+    """How long the job had been there, all ranks of it, when steps stopped."""
+    assert case.stalled_since is not None
+    known = [p.registered_at for p in case.placement.ranks.values() if p.registered_at] if case.placement else []
+    return (case.stalled_since - max(known)).total_seconds() if known else float("inf")
 
 
 def device_finding(
@@ -50,17 +78,18 @@ def device_finding(
     because: str,
     decisive: bool = True,
     more: tuple[Evidence, ...] = (),
+    repeated: bool = False,
 ) -> Finding | None:
     """A finding on one device. With a stalled job, only devices that carry one of its ranks count (None otherwise), or whose
-    ranks cannot be told."""
+    ranks cannot be told. `repeated`: something else shows that the error goes on, however old its lines are."""
     ranks = ranks_on(case, component)
     host = host_of(component)
     if case.job is not None and case.placement is not None and not ranks:
         if host not in case.placement.hosts or component in case.topology:
             return None
         score, decisive = score * 0.6, False  # on a host of the job, but whose GPU it is cannot be told
-    if case.stalled_since is not None and all(_went_on(case, each) for each in seen):
-        score, decisive = score * 0.4, False
+    left, history = (1.0, "") if repeated else survived(case, seen)
+    score, decisive = score * left, decisive and not history
     factor, words, extra = agreement(case, ranks, network=False)
     evidence = [cite(each, why(event), score, component) for each, event in seen[:EVIDENCE_PER_FINDING]]
     return Finding(
@@ -72,7 +101,8 @@ def device_finding(
         ranks=ranks,
         host=host,
         explains=symptoms_of(case),
-        because=because + (f"; {words}" if words else ""),
+        because="; ".join(each for each in (because, history, words) if each),
+        history=history,
         decisive=decisive and factor >= 0.9,
         hardware=True,
         action=action,

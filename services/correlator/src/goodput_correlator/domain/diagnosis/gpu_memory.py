@@ -65,6 +65,7 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
                 ),
                 decisive=score >= 0.8,
                 more=more,
+                repeated=bool(told),
             )
         )
     found.extend(_without_log(case, rank) for rank in sorted(complaints.keys() - explained))

@@ -33,6 +33,7 @@ SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within t
 SAME_MOMENT_S = 0.5  # a line that is read again has nearly the same time
 RETOLD_S = 2.0  # and comes at least this much later than it did first
 FLAPS_OFFLINE_MIN = 3  # losses in a log without a job that make a flapping link
+TOO_LATE_S = 3.0  # a loss told this long, and two steps, after the last step has not stopped it
 MOVED_ON_S = 4.0  # steps that end this long after the loss prove that the job goes on without the link
 
 
@@ -133,7 +134,7 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
         return _without_job(case, losses, component)
     if not ranks:
         return None
-    outage = _outage(losses)
+    outage = _outage(losses, case.stalled_since + timedelta(seconds=TOO_LATE_S + 2 * case.usual_step_s))
     began = outage - timedelta(seconds=1.0)
     if case.stalled_since > began + timedelta(seconds=MOVED_ON_S + 2 * case.usual_step_s) and not losses.down_now:
         return None  # over before the stall began
@@ -163,13 +164,19 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
     )
 
 
-def _outage(losses: Losses) -> datetime:
-    """When the loss that is under way, or was the last, began."""
+def _outage(losses: Losses, until: datetime) -> datetime:
+    """When the loss that is under way, or was the last, began. A link that is lost anew was back in between, whether or not
+    anybody said so; what is told only after `until` may as well be the old loss, told again."""
     if not losses.down_now:
         return losses.last_at
     up_at = _at(losses.ups[-1]) if losses.ups else None
-    since = [_at(each) for each in losses.downs if up_at is None or _at(each) >= up_at]
-    return min(since, default=losses.last_at)
+    since = sorted(_at(each) for each in losses.downs if up_at is None or _at(each) >= up_at)
+    began = before = since[0] if since else losses.last_at
+    for at in since:
+        if at - before > timedelta(seconds=SAME_LOSS_S) and at <= until:
+            began = at
+        before = at
+    return began
 
 
 def _without_job(case: Case, losses: Losses, component: ComponentId) -> Finding | None:

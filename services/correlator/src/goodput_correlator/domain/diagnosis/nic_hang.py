@@ -8,7 +8,7 @@ from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.blame import agreement
 from goodput_correlator.domain.case import Case
 from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, cite, events, ranks_on, symptoms_of
-from goodput_correlator.domain.diagnosis._device import by_component
+from goodput_correlator.domain.diagnosis._device import by_component, survived
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "nic_hang"
@@ -24,6 +24,9 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             continue
         factor, words, extra = agreement(case, ranks, network=True)
         score = 0.88 if len(seen) > 1 or "unrecoverable" in seen[0][1].attrs.get("what", "") else 0.8
+        left, history = survived(case, seen)
+        score *= left
+        because = "nothing leaves or reaches the ranks behind a hung adapter"
         found.append(
             Finding(
                 fault_class=FaultClass.NIC_HANG,
@@ -40,8 +43,9 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
                 ranks=ranks,
                 host=host_of(nic),
                 explains=symptoms_of(case),
-                because="nothing leaves or reaches the ranks behind a hung adapter" + (f"; {words}" if words else ""),
-                decisive=factor >= 0.9,
+                because="; ".join(each for each in (because, history, words) if each),
+                history=history,
+                decisive=factor >= 0.9 and not history,
                 hardware=True,
                 action=Action(
                     kind=ActionKind.SWAP_NODE,
