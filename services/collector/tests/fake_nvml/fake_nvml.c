@@ -455,8 +455,8 @@ int nvmlDeviceRegisterEvents(device_t *d, unsigned long long types, set_t *set)
 
 int nvmlEventSetWait_v2(set_t *set, event_t *out, unsigned wait_ms)
 {
-    const struct timespec moment = {0, 50000000}; /* a driver sleeps: looking often would be charged to the collector */
-    for (unsigned waited = 0;; waited += 50) {
+    const struct timespec moment = {0, 100000000}; /* a driver sleeps: looking often would be charged to the collector */
+    for (unsigned waited = 0;; waited += 100) {
         char value[VALUE], key[KEY];
         if (look("sys", "EventSetWait", value)) {
             int result = answer("sys", "EventSetWait", value);

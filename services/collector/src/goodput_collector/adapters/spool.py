@@ -168,7 +168,8 @@ class DiskSpool:
         yield from fresh
         left = count - len(fresh)
         first, offset = divmod(fresh[-1][0], 1 << 32) if fresh else (self._segment, self._offset)
-        for segment in sorted(self._sizes) if left else ():
+        more_on_disk = sum(self._waiting.values()) > len(fresh)
+        for segment in sorted(self._sizes) if left and more_on_disk else ():
             if segment < first:
                 continue
             start = offset if segment == first else 0
