@@ -23,7 +23,7 @@ from goodput_correlator.domain.timeline import EVENTS_PER_KEY_MAX, HostTimeline
 from goodput_topology.graph import Fabric
 
 Script = Callable[..., Any]
-FAULTS = ("xid", "link", "killed", "frozen", "own_code", "none", "flap")
+FAULTS = ("xid", "link", "killed", "frozen", "own_code", "none", "flap", "restarted")
 
 
 def a_log(script: Script, fault: str, *, recovers: bool = True) -> Any:
@@ -50,6 +50,12 @@ def a_log(script: Script, fault: str, *, recovers: bool = True) -> Any:
         log.stand(25, 40, step=step, silent=(3,))
     elif fault == "frozen":
         log.stand(25, 40, step=step, silent=(4,))
+    elif fault == "restarted":  # recovery ends all ranks because of the verdict, the silent one first
+        log.stand(25, 30, step=step, silent=(4,))
+        for rank in range(8):
+            attrs = {"pid": str(1000 + rank), "clean": "false"}
+            at_s = 30.1 if rank == 4 else 30.6 + 0.2 * rank
+            log.event(f"rank:j/{rank}", EventName.PROCESS_EXITED, at_s, host=log.host(rank), source="process", **attrs)
     elif fault == "own_code":
         log.stand(25, 40, step=step, joined={5: usual - 1})
     else:
