@@ -8,6 +8,8 @@ somebody connects. The pages are those of `http.api`, to the letter of their JSO
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import socket
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -40,6 +42,7 @@ class OperationsServer(Part):
         self._health, self._metrics, self._host, self._port = health, metrics, host, port
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
+        self._stop_read = self._stop_write = -1
 
     @property
     def url(self) -> str:
@@ -51,21 +54,39 @@ class OperationsServer(Part):
         listening = listen(self._host, self._port)
         self._port = int(listening.getsockname()[1])
         self._server = _Server(listening, self._health, self._metrics, asyncio.get_running_loop())
-        self._thread = threading.Thread(target=self._server.serve_forever, name=self.name, daemon=True)
+        self._stop_read, self._stop_write = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
         self._thread.start()
         _log.info("serving", url=self.url)
 
+    def _serve(self) -> None:
+        """Sleeps until somebody connects or it is to stop: `serve_forever` would look twice a second."""
+        assert self._server is not None
+        poll = select.poll()
+        poll.register(self._server.socket, select.POLLIN)
+        poll.register(self._stop_read, select.POLLHUP)
+        while not any(fd == self._stop_read for fd, _ in poll.poll()):
+            self._server.handle_request()
+        self._server.socket.close()  # from here on a connection is refused
+        os.close(self._stop_read)
+
     async def stop_pulling(self) -> None:
-        if self._server is not None:
-            await asyncio.to_thread(self._server.shutdown)
+        if self._stop_write >= 0:
+            os.close(self._stop_write)
+            self._stop_write = -1
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
 
     async def close(self) -> None:
+        await self.stop_pulling()
         if self._server is not None:
             self._server.server_close()
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    block_on_close = False
+    timeout = 0.0  # of `handle_request`: who connected has gone already
 
     def __init__(self, listening: socket.socket, health: Health, metrics: Metrics, loop: asyncio.AbstractEventLoop) -> None:
         self.address_family = listening.family

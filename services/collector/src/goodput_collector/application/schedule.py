@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,8 @@ from goodput_common.runtime.logs import StateLog, get_logger
 from goodput_common.runtime.tasks import Tasks, stop_task
 
 WATCH_EVERY_S = 1.0
+APART_S = 0.004
+GATHER_S = 0.03
 END_WITHIN_S = 1.0  # together; a source that hangs is left behind
 
 _log = get_logger(__name__)
@@ -68,6 +71,8 @@ class Schedule(Part):
         self._conditions = [Condition(reader.source, instance=reader.instance) for reader in readers]
         self._threads: list[SourceThread] = []
         self._watching: asyncio.Task[None] | None = None
+        self._gathered: deque[Callable[[], None]] = deque()
+        self._gathering = False
         self._states = StateLog(_log)
 
     def conditions(self) -> tuple[Condition, ...]:
@@ -75,13 +80,14 @@ class Schedule(Part):
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        for reader, condition in zip(self._readers, self._conditions, strict=True):
+        for number, (reader, condition) in enumerate(zip(self._readers, self._conditions, strict=True)):
             thread = SourceThread(
                 reader,
                 name=f"source {condition.name}",
                 say=partial(self._heard, loop, condition),
                 take=partial(self._taken, loop, reader, condition),
                 shorten=self._shorten,
+                offset_s=number * APART_S,
             )
             self._threads.append(thread)
             thread.start()
@@ -133,12 +139,25 @@ class Schedule(Part):
             finally:
                 done.set()
 
-        if _soon(loop, publish):
+        if self._gather(loop, publish):
             while not done.wait(5.0):
                 if loop.is_closed():
                     return
         if failed:
             raise failed[0]
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, publish: Callable[[], None]) -> bool:
+        """Sources read at about the same time: the loop wakes once for all their readings."""
+        self._gathered.append(publish)
+        if self._gathering:
+            return True
+        self._gathering = True
+        return _soon(loop, lambda: loop.call_later(GATHER_S, self._publish_gathered))
+
+    def _publish_gathered(self) -> None:
+        self._gathering = False  # first: what is added from now on is gathered anew
+        while self._gathered:
+            self._gathered.popleft()()
 
     # -- in the loop ------------------------------------------------------------------------------------------------
 
@@ -154,7 +173,7 @@ class Schedule(Part):
         )
 
 
-def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> bool:
+def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> bool:
     """False when the loop has ended before the source did."""
     try:
         loop.call_soon_threadsafe(function)
