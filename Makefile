@@ -58,8 +58,8 @@ COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --custom-compi
 
 .PHONY: lock
 lock: ## Resolve the dependencies anew: requirements.lock (all), deploy/requirements.lock (what the images need)
-	@$(COMPILE) --extra service --extra embedded --group pyproject.toml:dev --upgrade pyproject.toml $(MEMBER_PROJECTS) -o requirements.lock
-	@$(COMPILE) --constraint requirements.lock services/*/pyproject.toml libs/topology/pyproject.toml -o deploy/requirements.lock
+	@$(COMPILE) --extra service --extra embedded --extra switch --group pyproject.toml:dev --upgrade pyproject.toml $(MEMBER_PROJECTS) -o requirements.lock
+	@$(COMPILE) --constraint requirements.lock --extra switch services/*/pyproject.toml libs/topology/pyproject.toml -o deploy/requirements.lock
 
 # -- what people run --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ class Relation(enum.StrEnum):
 class ComponentRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node.
 
-    Well-known attrs: pci, uuid, netdev, guid, rail, tier (leaf | spine | core), rack, pod, chip, carries_traffic.
+    Well-known attrs: pci, uuid, netdev, guid, rail, tier (leaf | spine | core), rack, block, pod, chip, carries_traffic,
+    mac, alias, numa, missing (was there before).
     """
 
     id: ComponentId
