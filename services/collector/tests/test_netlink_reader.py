@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -20,16 +21,36 @@ from goodput_common.runtime.clock import Clock, SystemClock
 
 
 def link(
-    index: int, name: str, *, downs: int = 0, up: bool = True, master: int = 0, bond: int = -1, kind: str = "", seq: int = 0
+    index: int,
+    name: str,
+    *,
+    downs: int = 0,
+    up: bool = True,
+    master: int = 0,
+    bond: int = -1,
+    kind: str = "",
+    seq: int = 0,
+    flags: int = 0,
+    counted: bool = True,
 ) -> bytes:
     """An RTM_NEWLINK message."""
     info = text(1, kind) if kind else b""
     if bond >= 0:
         info += text(4, "bond") + attr(5, u8(1, bond) + u8(2, 0))
     payload = index.to_bytes(4, "little").rjust(8, b"\0") + (1).to_bytes(4, "little") + bytes(4)
-    payload += text(3, name) + u8(16, 6 if up else 3) + u8(33, int(up)) + u32(47, downs + int(up)) + u32(48, downs)
+    payload += text(3, name) + u8(16, 6 if up else 3) + u8(33, int(up))
+    payload += u32(47, downs + int(up)) + u32(48, downs) if counted else b""
     payload += (u32(10, master) if master else b"") + (attr(18, info) if info else b"")
-    return message(16, seq, payload)
+    return message(16, seq, payload, flags)
+
+
+def gone(index: int, *more: bytes, family: int = 0) -> bytes:
+    """An RTM_DELLINK message."""
+    return message(17, 0, struct.pack("=BxHiII", family, 1, index, 1, 0) + b"".join(more))
+
+
+def answering(data: bytes, seq: bytes) -> bytes:
+    return data[:8] + seq + data[12:]
 
 
 class Kernel:
@@ -40,6 +61,9 @@ class Kernel:
         self.fd, self._write = os.pipe()
         self.waiting: list[Arrival] = []
         self.lost = False
+        self.first: list[list[bytes]] = []  # what the first dumps are answered, if not `links`
+        self.dumps = 0
+        self.end, self.error = 3, 0
         self.deaf: threading.Event | None = None
         self.closed = 0
         self.socket = self  # stands in for the socket, too
@@ -57,9 +81,12 @@ class Kernel:
         os.write(self._write, b"x")
 
     def send(self, data: bytes) -> int:
-        done = message(3, int.from_bytes(data[8:12], "little"), bytes(4))
-        for each in [*self.links, done]:
-            self.tells(each)
+        self.dumps += 1
+        seq = data[8:12]
+        links = self.first.pop(0) if self.first else self.links
+        end = message(self.end, 0, struct.pack("=i", -self.error))
+        for each in [*links, end]:
+            self.tells(answering(each, seq))
         return len(data)
 
     def take(self) -> tuple[list[Arrival], bool]:
@@ -124,6 +151,85 @@ def test_a_message_that_makes_no_sense_is_trouble_and_all_is_asked_for() -> None
     reading = netlink.read()
     assert "no sense" in reading.trouble
     assert events(reading) == [(EventName.LINK_DOWN, 1)]
+
+
+def values(reading: Reading) -> list[str]:
+    return [each.value for each in reading.samples if isinstance(each, State)]
+
+
+def test_what_a_bridge_says_of_its_port_is_no_news_of_its_carrier() -> None:
+    kernel, clock = Kernel(link(2, "rail0")), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    as_a_port = struct.pack("=BxHiII", 7, 1, 2, 1, 0) + text(3, "rail0") + u8(16, 2)
+    kernel.tells(message(16, 0, as_a_port))
+    kernel.tells(gone(2, text(3, "rail0"), family=7))
+    kernel.tells(link(2, "rail0", downs=1, up=False))
+    reading = netlink.read()
+    assert events(reading) == [(EventName.LINK_DOWN, 1)]
+    assert values(reading) == ["lowerlayerdown"]
+
+
+def test_counts_that_were_not_told_before_are_not_subtracted_from() -> None:
+    kernel, clock = Kernel(link(2, "rail0", counted=False)), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    kernel.tells(link(2, "rail0", downs=700))
+    assert events(netlink.read()) == []
+    kernel.tells(link(2, "rail0", up=False, counted=False))
+    assert events(netlink.read()) == [(EventName.LINK_DOWN, 1)]
+
+
+def test_an_interface_that_a_pod_was_given_has_not_lost_its_carrier() -> None:
+    kernel, clock = Kernel(link(2, "rail0"), link(3, "rail1")), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    kernel.tells(gone(2, text(3, "rail0"), u32(45, 4), u32(49, 2)))
+    reading = netlink.read()
+    assert (events(reading), values(reading)) == ([], ["moved"])
+    kernel.tells(gone(3, text(3, "rail1")))
+    reading = netlink.read()
+    assert (events(reading), values(reading)) == ([(EventName.LINK_DOWN, 1)], ["removed"])
+
+
+def test_a_dump_that_was_interrupted_is_asked_for_again_before_anything_is_taken_for_gone() -> None:
+    both = [link(2, "rail0"), link(3, "rail1")]
+    kernel, clock = Kernel(*both), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    clock.seconds += 60
+    kernel.first = [[link(2, "rail0", flags=0x10)]]
+    reading = netlink.read()
+    assert (events(reading), reading.trouble, kernel.dumps) == ([], "", 3)
+    clock.seconds += 60
+    kernel.links = both[:1]
+    assert events(netlink.read()) == [(EventName.LINK_DOWN, 1)]
+
+
+@pytest.mark.parametrize("flags", [0x10, -1])
+def test_what_is_never_told_whole_removes_nothing_and_is_trouble(flags: int) -> None:
+    kernel, clock = Kernel(link(2, "rail0"), link(3, "rail1")), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    clock.seconds += 60
+    kernel.links = [link(2, "rail0", flags=flags)] if flags >= 0 else [link(2, "rail0"), message(16, 0, b"\0\0")]
+    reading = netlink.read()
+    assert events(reading) == []
+    assert reading.trouble
+    assert "nic:h0/rail1/1" in reading.covered
+    kernel.links = [link(2, "rail0"), link(3, "rail1")]
+    assert netlink.read().trouble == ""  # asked again at once, not in half a minute
+
+
+@pytest.mark.parametrize("end", [2, 3])
+def test_a_dump_that_the_kernel_refuses_is_unreadable(end: int) -> None:
+    kernel, clock = Kernel(link(2, "rail0")), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    clock.seconds += 60
+    kernel.links, kernel.end, kernel.error = [], end, 12
+    with pytest.raises(Unreadable, match="Cannot allocate memory"):
+        netlink.read()
 
 
 def test_a_bond_says_who_belongs_to_it_and_who_is_in_use() -> None:

@@ -4,13 +4,16 @@ Polling the carrier misses a flap that is over before the next poll; the kernel'
 that make up for messages that were lost (`goodput_collector.domain.netlink_link`). When one came is noted by a thread that
 does nothing else (`goodput_collector.adapters.netlink_arrivals`).
 
-The whole is asked for on the same socket, so that it and the changes come in the order in which they happened. For a
+The whole is asked for on the same socket, so that it and the changes come in the order in which they happened. That an
+interface is not in the answer means that it is gone only where the answer is proven whole: it came to its end, nothing was
+lost or made no sense, and the kernel does not say that it was interrupted by a change. Else it is asked for again. For a
 physical adapter the kernel may hold a message about a lost carrier back by up to a second after the one before; the
 counts are exact all the same.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Iterable
@@ -22,13 +25,25 @@ from goodput_collector.adapters.netlink_arrivals import Arrivals
 from goodput_collector.application.ports import Reading, Unreadable
 from goodput_collector.domain import netlink_wire as wire
 from goodput_collector.domain.changes import Changes
-from goodput_collector.domain.netlink_link import Link, Seen, carrier_event, index_of, moved, parse_link, same_interface
+from goodput_collector.domain.netlink_link import (
+    Link,
+    Seen,
+    carrier_event,
+    index_of,
+    moved,
+    of_the_interface,
+    parse_link,
+    same_interface,
+    was_moved,
+)
 from goodput_common.contracts.telemetry import EventName, Sample, Source, State
 from goodput_common.runtime.clock import Clock
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _ANSWER_WITHIN_S = 2.0
-_DUMP_SEQ = 0x600D
+_DUMP_WITHIN_S = 3.0  # below the deadline of a reading, however much is told in between
+_DUMPS_MAX = 3
+_FIRST_SEQ, _LAST_SEQ = 0x600D, 0x7FFFFFFF  # not 0, which messages that come by themselves bear
 
 
 class NetlinkReader:
@@ -63,7 +78,9 @@ class NetlinkReader:
         self._names: dict[tuple[int, str], Netdev] = {}
         self._changes = Changes(full_every_s=full_every_s, volatile=("ups", "downs"))
         self._dumped_s = float("-inf")
-        self._answered: set[int] = set()  # by the dump that is on its way
+        self._seq = _FIRST_SEQ  # of the dump that is on its way
+        self._answered: set[int] = set()  # by it
+        self._interrupted = False
         self._garbage = ""
 
     def open(self) -> None:
@@ -78,7 +95,7 @@ class NetlinkReader:
         self._garbage = ""
         samples, _, lost = self._drain()
         if lost or self._clock.monotonic_s() - self._dumped_s >= self._full_every_s:
-            samples += self._dump()
+            samples += self._dump_until_whole()
         states = list(self._states())
         return Reading(
             samples=[*samples, *self._changes.of(states, self._clock.monotonic_s())],
@@ -97,46 +114,77 @@ class NetlinkReader:
         return self._arrivals
 
     def _drain(self) -> tuple[list[Sample], bool, bool]:
-        """(what the messages that have come tell, whether the dump is complete, whether messages were lost)."""
+        """(what the messages that have come tell, whether the dump is complete, whether messages were lost). Raises
+        Unreadable where the kernel refused the dump."""
         samples: list[Sample] = []
         done = False
         arrivals, lost = self._open_arrivals().take()
         for data, at, monotonic_s in arrivals:
             try:
                 for message in wire.messages(data):
+                    answer = message.seq == self._seq
+                    if answer and message.flags & wire.INTERRUPTED:
+                        self._interrupted = True
                     if message.kind in (wire.DONE, wire.ERROR):
-                        done = done or message.seq == _DUMP_SEQ
-                    elif message.kind == _RTM_NEWLINK:
-                        samples += self._observe(message, at, monotonic_s)
-                    elif message.kind == _RTM_DELLINK:
-                        samples += self._gone(index_of(message.payload), at)
+                        if answer and (message.error or message.kind == wire.ERROR):
+                            raise Unreadable(
+                                f"the kernel refused a request for its network interfaces: {os.strerror(message.error)}"
+                            )
+                        done = done or answer
+                    elif message.kind in (_RTM_NEWLINK, _RTM_DELLINK) and of_the_interface(message.payload):
+                        samples += self._told(message, at, monotonic_s)
             except wire.Malformed as error:
                 lost, self._garbage = True, f"a link message made no sense: {error}"
         return samples, done, lost
 
-    def _dump(self) -> list[Sample]:
-        """Ask for everything, and read until it is all there."""
-        arrivals = self._open_arrivals()
-        arrivals.socket.send(wire.request(_RTM_GETLINK, wire.DUMP, _DUMP_SEQ, struct.pack("=BxHiII", 0, 0, 0, 0, 0)))
+    def _told(self, message: wire.Message, at: datetime, monotonic_s: float) -> Iterable[Sample]:
+        """Raises Malformed."""
+        if message.kind == _RTM_NEWLINK:
+            return self._observe(message, at, monotonic_s)
+        return self._gone(index_of(message.payload), at, elsewhere=was_moved(message.payload))
+
+    def _dump_until_whole(self) -> list[Sample]:
+        """What a dump leaves out is concluded to be gone only where it is proven whole."""
         self._pods.refresh()
         self._names.clear()  # an interface may have got another device, a function another pod
         samples: list[Sample] = []
-        before = set(self._links)
+        until_s = self._clock.monotonic_s() + _DUMP_WITHIN_S
+        for _ in range(_DUMPS_MAX):
+            before = set(self._links)
+            told, whole = self._dump(until_s)
+            samples += told
+            if whole:
+                for index in before - self._answered:
+                    samples += self._gone(index, self._clock.now())
+                self._dumped_s = self._clock.monotonic_s()
+                return samples
+        self._dumped_s = float("-inf")  # at the next reading, then
+        self._garbage = self._garbage or "network interfaces change faster than they can be listed; none is taken for gone"
+        return samples
+
+    def _dump(self, until_s: float) -> tuple[list[Sample], bool]:
+        """Ask for everything, and read until it is all there: (what it told, whether it is whole). Raises Unreadable."""
+        arrivals = self._open_arrivals()
+        self._seq = self._seq + 1 if self._seq < _LAST_SEQ else _FIRST_SEQ
         self._answered.clear()
-        done = False
+        self._interrupted = False
+        arrivals.socket.send(wire.request(_RTM_GETLINK, wire.DUMP, self._seq, struct.pack("=BxHiII", 0, 0, 0, 0, 0)))
+        samples: list[Sample] = []
+        done = lost = False
         while not done:
+            if self._clock.monotonic_s() > until_s:
+                return samples, False
             if not arrivals.wait(_ANSWER_WITHIN_S):
                 raise Unreadable("the kernel did not answer a request for its network interfaces")
-            told, done, _ = self._drain()
+            told, done, missed = self._drain()
             samples += told
-        for index in before - self._answered:
-            samples += self._gone(index, self._clock.now())
-        self._dumped_s = self._clock.monotonic_s()
-        return samples
+            lost = lost or missed
+        return samples, not lost and not self._interrupted
 
     def _observe(self, message: wire.Message, at: datetime, monotonic_s: float) -> Iterable[Sample]:
         link = parse_link(message.payload)
-        self._answered.add(link.index)
+        if message.seq == self._seq:
+            self._answered.add(link.index)
         if self._ignore.fullmatch(link.name):
             return ()
         before = self._links.get(link.index)
@@ -147,17 +195,19 @@ class NetlinkReader:
             return ()
         return moved(before, link, self._seen(link, at, monotonic_s - since_s))
 
-    def _gone(self, index: int, at: datetime) -> Iterable[Sample]:
+    def _gone(self, index: int, at: datetime, *, elsewhere: bool = False) -> Iterable[Sample]:
+        """`elsewhere`: it goes on in another network namespace (a pod was given it), and has lost nothing."""
         link = self._links.pop(index, None)
         self._seen_at_s.pop(index, None)
         if link is None:
             return ()
         seen = self._seen(link, at, 0.0)
         self._names.pop((index, link.name), None)
+        value = "moved" if elsewhere else "removed"
         gone: list[Sample] = [
-            State(component=seen.component, name="operstate", observed_at=at, value="removed", attrs=seen.attrs)
+            State(component=seen.component, name="operstate", observed_at=at, value=value, attrs=seen.attrs)
         ]
-        if link.carrier:
+        if link.carrier and not elsewhere:
             gone.insert(0, carrier_event(link, EventName.LINK_DOWN, seen, 1, what="interface removed"))
         return gone
 

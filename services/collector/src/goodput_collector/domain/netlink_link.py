@@ -2,11 +2,16 @@
 
 Each message carries how often the carrier went up and down, so a flap between two messages shows with its number. An
 interface that somebody took down (`admin: down`) is not one that lost its carrier; a member of a bond that is not in use
-(`backup`) is not one that is down. All are told apart.
+(`backup`) is not one that is down; one that was given to a pod (moved to its network namespace) is not gone. All are told
+apart.
+
+A bridge speaks of its ports with messages of the same kinds, in which the carrier has no place: one that leaves a bridge is
+"deleted" there and only there. They are of another address family, and say nothing about the interface itself.
 """
 
 from __future__ import annotations
 
+import socket
 import struct
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +23,7 @@ from goodput_common.contracts.telemetry import Counter, Event, EventName, Sample
 _IFF_UP = 1
 _FIXED = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _NAME, _MASTER, _OPERSTATE, _LINKINFO, _CARRIER, _UPS, _DOWNS = 3, 10, 16, 18, 33, 47, 48
+_NEW_NAMESPACE, _NEW_INDEX = 45, 49  # of a deletion: it goes on elsewhere, under this number
 _KIND, _SLAVE_KIND, _SLAVE_DATA = 1, 4, 5
 _BOND_STATE, _BOND_MII = 1, 2
 _WANTED = frozenset({_NAME, _MASTER, _OPERSTATE, _LINKINFO, _CARRIER, _UPS, _DOWNS})
@@ -65,6 +71,17 @@ def index_of(payload: bytes) -> int:
     return int(_FIXED.unpack_from(payload)[2])
 
 
+def of_the_interface(payload: bytes) -> bool:
+    """Whether a link message is about the interface itself, not about its part in a bridge. Raises Malformed."""
+    index_of(payload)
+    return payload[0] == socket.AF_UNSPEC
+
+
+def was_moved(payload: bytes) -> bool:
+    """Of an RTM_DELLINK message: to another network namespace, where the interface goes on. Raises Malformed."""
+    return any(kind in (_NEW_NAMESPACE, _NEW_INDEX) for kind, _, _ in wire.spans(payload, _FIXED.size))
+
+
 def parse_link(payload: bytes) -> Link:
     """Of an RTM_NEWLINK message's payload. Raises Malformed."""
     index = index_of(payload)
@@ -98,13 +115,14 @@ def parse_link(payload: bytes) -> Link:
 
 def same_interface(before: Link, link: Link) -> bool:
     """Not renamed, and not another one under the old number: its counts would have begun anew."""
-    return before.name == link.name and link.downs >= before.downs and link.ups >= before.ups
+    fell = _rise(before.downs, link.downs, 0) < 0 or _rise(before.ups, link.ups, 0) < 0
+    return before.name == link.name and not fell
 
 
 def moved(before: Link, link: Link, seen: Seen) -> list[Sample]:
     """What has happened between two messages about the same interface."""
-    downs = link.downs - before.downs if link.downs >= 0 else int(before.carrier and not link.carrier)
-    ups = link.ups - before.ups if link.ups >= 0 else int(link.carrier and not before.carrier)
+    downs = _rise(before.downs, link.downs, int(before.carrier and not link.carrier))
+    ups = _rise(before.ups, link.ups, int(link.carrier and not before.carrier))
     changes = [(EventName.LINK_DOWN, downs), (EventName.LINK_UP, ups)]
     if not link.carrier:
         changes.reverse()
@@ -137,6 +155,11 @@ def carrier_event(link: Link, name: EventName, seen: Seen, count: int, **more: s
         attrs=seen.attrs | {"by": "netlink", "operstate": link.operstate, "admin": link.admin} | more,
         count=count,
     )
+
+
+def _rise(before: int, now: int, otherwise: int) -> int:
+    """`otherwise` where a count was not told, or is not now: there is nothing to subtract from."""
+    return now - before if before >= 0 and now >= 0 else otherwise
 
 
 def _word(words: tuple[str, ...], payload: bytes | None, otherwise: str) -> str:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 DONE, ERROR = 3, 2
 REQUEST, ACK, DUMP = 0x1, 0x4, 0x300
+INTERRUPTED = 0x10  # of a dump's messages: something changed meanwhile, so it may lack what was there all the time
 NESTED = 0x8000
 _KIND_MASK = 0x3FFF
 _MESSAGE = struct.Struct("=IHHII")
