@@ -161,6 +161,7 @@ class Case:
     stalled_step: int = -1
     usual_step_s: float = 0.0
     reporting_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank's reports have had no gap since
+    counted_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank has counted the same collectives since
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of process groups, as earlier reports said
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

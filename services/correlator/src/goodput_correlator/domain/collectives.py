@@ -28,6 +28,7 @@ from goodput_correlator.domain.standing import OpKey, Standing, Standings
 from goodput_correlator.domain.waits import Question, WaitGraph, ask_all
 
 ONE_BEHIND_LIVE = 0.65  # a single rank that alone has not finished the last operation: its device, or the path to it
+ONE_BEHIND_UNTIMED = 0.4  # where no device's start is known (gloo has none) its data may as well be lost on the way
 
 
 class RootKind(enum.StrEnum):
@@ -113,7 +114,9 @@ def _behind(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int,
         for rank in question.inside:
             before = found.get(rank)
             if before is None or lag > before.lag:
-                certainty = 0.92 if lag >= 2 else ONE_BEHIND_LIVE if all_of.live else 0.8
+                timed = bool(question.running or question.queued)
+                last = 0.8 if not all_of.live else ONE_BEHIND_LIVE if timed else ONE_BEHIND_UNTIMED
+                certainty = 0.92 if lag >= 2 else last
                 detail = f"{len(question.done)} of {len(all_of.members.get(key.group, ()))} members have finished it"
                 found[rank] = Root(
                     rank, RootKind.BEHIND, certainty, key, question.op, tuple(question.done), lag, detail=detail

@@ -374,6 +374,7 @@ class Incidents:
             stalled_step=job.step,
             usual_step_s=job.usual_step_s,
             reporting_since=job.reporting_since,
+            counted_since=job.counted_since,
             members=dict(job.members),
         )
 

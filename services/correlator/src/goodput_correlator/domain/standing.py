@@ -6,6 +6,7 @@ must not be mistaken for a position: a rank nobody has heard since the stall beg
 
 Traps that are real (torch 2.9-2.13): counts of one group mix collectives and point-to-point; a group's counts say nothing
 when its last operation was a send; an only-active dump of a rank that stands still outside any collective holds no entry.
+A job that crawls moves on after its dumps: a dump that a rank has left behind shows where it was, not where it is.
 """
 
 from __future__ import annotations
@@ -117,13 +118,15 @@ class Standings:
 
 
 def standings(case: Case) -> Standings:
-    """From the newest usable dump of each rank, else its newest usable progress report."""
+    """From the newest usable dump of each rank that has not moved on since, else its newest usable progress report."""
     members = {group: tuple(sorted(ranks)) for group, ranks in case.members.items()}
     names: dict[str, str] = {}
     usable = {rank: seen for rank, seen in case.dumps.items() if _usable_dump(case, seen)}
     for rank, seen in case.progress.items():
         fact = seen.fact
-        if rank not in usable and isinstance(fact, RankProgress) and fact.groups and _usable_progress(case, seen):
+        if not isinstance(fact, RankProgress) or not fact.groups or not _usable_progress(case, seen):
+            continue
+        if rank not in usable or _moved_on(case, usable[rank], fact):
             usable[rank] = seen
     for seen in (*case.progress.values(), *case.dumps.values()):
         fact = seen.fact
@@ -147,6 +150,16 @@ def _usable_progress(case: Case, seen: Observed) -> bool:
         return True
     settled = case.stalled_since + timedelta(seconds=SETTLED_S)
     return seen.received_at >= settled and seen.received_at >= case.now - timedelta(seconds=SILENT_S)
+
+
+def _moved_on(case: Case, dumped: Observed, report: RankProgress) -> bool:
+    """Whether the rank has finished more since its dump. Its reports must have changed since, and not only differ from the
+    dump: gloo's status may count what is no collective."""
+    since = case.counted_since.get(report.rank)
+    if case.offline or since is None or since <= dumped.received_at or not isinstance(dumped.fact, FlightRecorderDump):
+        return False
+    finished = {each.group: each.last_completed for each in dumped.fact.groups}
+    return any(each.last_completed > finished.get(each.group, -1) for each in report.groups if not each.p2p)
 
 
 def _learn_groups(groups: Iterable[GroupProgress], members: dict[str, tuple[int, ...]], names: dict[str, str]) -> None:

@@ -59,6 +59,7 @@ class RankTrack:
     seq: int = -1
     heard_at: datetime | None = None
     since: datetime | None = None  # reports have come without a gap since then
+    counted_at: datetime | None = None  # its counts of collectives have been what they are since this report
     learned: int = 0
     exited: Observed | None = None
     stall: Observed | None = None
@@ -77,6 +78,11 @@ class Noted:
     heard_at: datetime
     step: int = -1
     step_at: datetime | None = None
+
+
+def _counts(seen: Observed) -> list[tuple[str, int, int]]:
+    groups = seen.fact.groups if isinstance(seen.fact, RankProgress) else ()
+    return [(each.group, each.last_enqueued, each.last_completed) for each in groups]
 
 
 def _clean(track: RankTrack) -> bool:
@@ -175,6 +181,8 @@ class JobTimeline:
             return  # an older report that came late
         if track.last is None or seen.received_at - track.last.received_at > timedelta(seconds=REPORT_GAP_S):
             track.since = seen.received_at
+        if track.last is None or _counts(track.last) != _counts(seen):
+            track.counted_at = seen.received_at
         track.seq, track.last = fact.seq, seen
         if fact.step_at is None and fact.step <= track.step:
             return
@@ -265,6 +273,10 @@ class JobTimeline:
     @property
     def reporting_since(self) -> dict[int, datetime]:
         return {rank: track.since for rank, track in self.ranks.items() if track.since is not None}
+
+    @property
+    def counted_since(self) -> dict[int, datetime]:
+        return {rank: track.counted_at for rank, track in self.ranks.items() if track.counted_at is not None}
 
     def stood_s(self, now: datetime) -> float:
         """How long steps are *shown* to stand still: up to the newest report. Silence of everybody shows nothing."""

@@ -101,6 +101,11 @@ class WaitGraph:
             if rank not in settled and any(questions[each.key].waits_for_another(rank) for each in standing.pending)
         )
 
+    def missing(self, key: OpKey) -> tuple[int, ...]:
+        """Members that an open operation still waits for, one way or another."""
+        question = self._questions.get(key)
+        return tuple(question.blockers) if question is not None else ()
+
     def follow(self, sources: Iterable[int]) -> dict[int, tuple[int, OpKey, bool]]:
         """For each rank that waits for one of `sources`, directly or through others: whom it waits for, in which operation,
         and whether that is a source itself."""

@@ -2,11 +2,16 @@
 
 It is a fault of the program. The odd rank shows itself by what it joined with (another operation at the same place in the
 sequence), or by having gone further in its program with fewer collectives than the others.
+
+Fewer collectives alone show nothing. A slow network ends a collective for some members before others, and who is still
+inside what the others have finished is late, not out of step: they could not have finished without it. Out of step is who
+waits elsewhere for ranks that wait for it in the collective it left out, and stays so from report to report.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 
 from goodput_common.contracts.job import RankProgress
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
@@ -16,8 +21,12 @@ from goodput_correlator.domain.clues import cite, symptoms_of
 from goodput_correlator.domain.collectives import Root, RootKind
 from goodput_correlator.domain.deaths import deaths, gone_by_themselves
 from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.standing import OpKey
 
 ENGINE = "collective_desync"
+STAYS_S = 1.5  # the counts of a rank that is out of step are the same over two reports at least
+ODD_MAX = 16
+UNSURE = 0.6  # it moved a moment ago, or it is one of several that differ
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -78,21 +87,27 @@ def _ahead_with_less(case: Case) -> list[Root]:
             standing, said = view.standings.known.get(rank), case.progress.get(rank)
             if standing is None or said is None or not isinstance(said.fact, RankProgress) or group not in standing.joined:
                 continue
-            rows.append((rank, said.fact.step, standing.joined[group], bool(standing.pending)))
+            rows.append((rank, said.fact.step, standing.joined[group]))
         if len(rows) < 3:
             continue
-        (usual_step, usual_joined), most = Counter((step, joined) for _, step, joined, _ in rows).most_common(1)[0]
+        (usual_step, usual_joined), most = Counter((step, joined) for _, step, joined in rows).most_common(1)[0]
         if most * 2 <= len(rows):
             continue
-        for rank, step, joined, waiting in rows:
-            further = step > usual_step or (step == usual_step and waiting)
-            if joined >= usual_joined or not further or rank in found:
+        odd = [row for row in rows if row[2] < usual_joined and row[1] >= usual_step]
+        if len(odd) > ODD_MAX:
+            continue  # so many do not leave out a collective: they are late
+        odd = [row for row in odd if _left_out(case, row[0], group, further=row[1] > usual_step)]
+        clear = len({row[1:] for row in odd}) == 1 and len(odd) * 4 <= len(rows)
+        for rank, step, joined in odd:
+            if rank in found:
                 continue
             pending = view.standings.known[rank].pending
             key = pending[0].key if pending else view.first_open(group)
             if key is None:
                 continue
             certainty = 0.93 if step > usual_step else 0.88
+            if not (clear or len(odd) == 1) or not _stays(case, rank):
+                certainty = UNSURE
             detail = f"has finished step {step} with {usual_joined - joined} collectives fewer than the others need for it"
             if step == usual_step:
                 detail = f"waits in a collective of its own, {usual_joined - joined} short of the others in that group"
@@ -108,3 +123,27 @@ def _ahead_with_less(case: Case) -> list[Root]:
                 detail=detail,
             )
     return list(found.values())
+
+
+def _left_out(case: Case, rank: int, group: str, *, further: bool) -> bool:
+    """Whether a rank with fewer collectives of `group` can have left one out, and is not merely late. `further`: it has
+    finished more steps than the others."""
+    view = analysis(case)
+    mine = view.standings.known[rank]
+    if any(each.key.group == group and not each.key.p2p and _finished_by_another(case, each.key) for each in mine.pending):
+        return False  # it is inside what others could not have finished without it
+    if further:
+        return True
+    elsewhere = [each.key for each in mine.pending if each.key.group != group or each.key.p2p]
+    waiting = view.blame.graph.follow({rank}).keys()
+    return any(set(view.blame.graph.missing(key)) & (waiting | view.standings.absent) for key in elsewhere)
+
+
+def _finished_by_another(case: Case, key: OpKey) -> bool:
+    return any(each.finished.get(key.group, -1) >= key.seq for each in analysis(case).standings.known.values())
+
+
+def _stays(case: Case, rank: int) -> bool:
+    """Whether its newest report counts what one some time before it did."""
+    said, since = case.progress.get(rank), case.counted_since.get(rank)
+    return since is None or (said is not None and said.received_at - since >= timedelta(seconds=STAYS_S))
