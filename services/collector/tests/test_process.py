@@ -223,3 +223,15 @@ def test_an_exit_wakes_the_reader(tmp_path: Path, clock: TurnedClock) -> None:
         child.kill()
         child.wait()
         real.close()
+
+
+def test_an_exit_between_a_close_and_the_next_open_is_told(
+    reader: ProcessReader, clock: TurnedClock, proc: Proc, tmp_path: Path
+) -> None:
+    register(tmp_path / "run", 0, PID)
+    proc.put(PID)
+    read(reader, clock)
+    reader.close()
+    proc.remove(PID)
+    reader.open()
+    assert [name for name, _ in events(read(reader, clock))] == [EventName.PROCESS_EXITED]

@@ -15,6 +15,7 @@ from goodput_collector.adapters.spool import DiskSpool
 from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.application.publish import SAMPLES_PER_BATCH, Heartbeat, Origin, Publisher
 from goodput_collector.application.schedule import Condition, Schedule
+from goodput_collector.application.source_thread import DELIVERIES_MAX
 from goodput_collector.application.worker import Hung, Worker
 from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.memory import FaultPlan, MemoryBus
@@ -162,6 +163,109 @@ async def test_a_hung_source_is_unknown_and_the_others_go_on() -> None:
         release.set()
         await until(lambda: len(running.told) == 21, "the hung source after it came back")
         assert running.condition(Source.RDMA).status is SourceStatus.OK
+
+
+class Device(Script):
+    """Has a counter, and hangs once: what it counts meanwhile is in the reading that comes late, and in no other."""
+
+    deadline_s = 0.05
+
+    def __init__(self) -> None:
+        super().__init__(Source.RDMA)
+        self.release = threading.Event()
+        self.link_downed = self.told = 0
+
+    def read(self) -> Reading:
+        self.release.wait(30)
+        delta, self.told = self.link_downed - self.told, self.link_downed
+        return Reading(samples=[state(f"+{delta}")] if delta else [], covered=["nic:h0/rail0/1"])
+
+
+async def test_what_changed_while_a_source_hung_is_told_after_it() -> None:
+    device = Device()
+    running = Running(device)
+    async with running:
+        await until(lambda: "no answer within" in running.condition(Source.RDMA).reason, "the deadline")
+        device.link_downed += 1
+        device.release.set()
+        await until(lambda: running.told != [], "the change")
+        await until(lambda: running.condition(Source.RDMA).status is SourceStatus.OK, "it answers again")
+        assert running.condition(Source.RDMA).covered == ("nic:h0/rail0/1",)
+        assert (device.opened, device.closed) == (1, 0)
+    assert [reading.samples for _, reading in running.told] == [[state("+1")]]
+
+
+async def test_a_source_that_takes_long_to_open_goes_on_once_it_is_open() -> None:
+    release = threading.Event()
+    slow = Script(Source.RDMA, Reading(samples=[state()]))
+    slow.deadline_s = 0.05
+    slow.open = lambda: release.wait(30)  # type: ignore[method-assign, assignment, return-value]
+    running = Running(slow)
+    async with running:
+        await until(lambda: "no answer within" in running.condition(Source.RDMA).reason, "the deadline")
+        release.set()
+        await until(lambda: len(running.told) == 1, "its reading")
+        assert slow.closed == 0
+
+
+async def test_a_reading_that_could_not_be_published_is_offered_again_before_the_next_read() -> None:
+    running, refusals = Running(Script(Source.RDMA, *[Reading(samples=[state(str(n))]) for n in range(3)])), 2
+    told = running.told
+
+    def publish(source: Source, reading: Reading) -> None:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise OSError(28, "no space left on device")
+        told.append((source, reading))
+
+    running.schedule._publish = publish
+    async with running:
+        await until(lambda: len(told) == 3, "all three")
+        await until(lambda: running.condition(Source.RDMA).status is SourceStatus.OK, "it is fine again")
+    assert [reading.samples for _, reading in told] == [[state(str(n))] for n in range(3)]
+
+
+async def test_a_reading_that_can_never_be_published_is_given_up_with_its_reason() -> None:
+    script = Script(Source.RDMA, Reading(samples=[state("poison")]), Reading(samples=[state("fine")]))
+    running = Running(script)
+    told, offered = running.told, 0
+
+    def publish(source: Source, reading: Reading) -> None:
+        nonlocal offered
+        if reading.samples[0] == state("poison"):
+            offered += 1
+            raise ValueError("not to be encoded")
+        told.append((source, reading))
+
+    running.schedule._publish = publish
+    reasons: set[str] = set()
+    async with running:
+        await until(lambda: bool(reasons.add(running.condition(Source.RDMA).reason)) or bool(told), "the next reading")
+    assert offered == DELIVERIES_MAX
+    assert any("not to be encoded" in reason for reason in reasons)
+
+
+async def test_a_source_whose_close_raises_is_opened_again() -> None:
+    script = Script(Source.RDMA, Unreadable("no"), Reading(samples=[state()]))
+
+    def close() -> None:
+        raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
+
+    script.close = close  # type: ignore[method-assign]
+    running = Running(script)
+    async with running:
+        await until(lambda: len(running.told) == 1, "its reading")
+
+
+async def test_a_bookmark_that_cannot_move_makes_nothing_told_twice() -> None:
+    def kept() -> None:
+        raise ValueError("cannot be written")
+
+    running = Running(Script(Source.RDMA, Reading(samples=[state("1")], kept=kept), Reading(samples=[state("2")])))
+    async with running:
+        await until(lambda: len(running.told) == 2, "both")
+    assert [reading.samples for _, reading in running.told] == [[state("1")], [state("2")]]
 
 
 async def test_a_bug_in_one_source_takes_nobody_down() -> None:

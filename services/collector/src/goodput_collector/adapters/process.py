@@ -96,6 +96,8 @@ class ProcessReader:
     def open(self) -> None:
         if self._epoll is None and hasattr(os, "pidfd_open"):
             self._epoll = select.epoll()
+            for watched in self._watched.values():
+                self._wake_on_exit(watched)
 
     def wake_fd(self) -> int | None:
         return None if self._epoll is None else self._epoll.fileno()
@@ -122,8 +124,7 @@ class ProcessReader:
 
     def close(self) -> None:
         for watched in self._watched.values():
-            self._unwatch(watched)
-        self._watched.clear()
+            self._unwatch(watched)  # but not forgotten: who exits before it is opened again is missed then
         if self._epoll is not None:
             self._epoll.close()
         self._epoll = None
@@ -160,11 +161,14 @@ class ProcessReader:
 
     def _watch(self, rank: RankRegistered, path: Path, mtime_ns: int) -> _Watched:
         watched = _Watched(rank, path, mtime_ns, start_ticks=rank.process_start)
-        if self._epoll is not None:
-            with contextlib.suppress(OSError):
-                watched.pidfd = os.pidfd_open(rank.pid)
-                self._epoll.register(watched.pidfd, select.EPOLLIN)
+        self._wake_on_exit(watched)
         return watched
+
+    def _wake_on_exit(self, watched: _Watched) -> None:
+        if self._epoll is not None and not watched.gone:
+            with contextlib.suppress(OSError):
+                watched.pidfd = os.pidfd_open(watched.rank.pid)
+                self._epoll.register(watched.pidfd, select.EPOLLIN)
 
     def _unwatch(self, watched: _Watched) -> None:
         if watched.pidfd is None:

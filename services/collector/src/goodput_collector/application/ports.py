@@ -33,7 +33,7 @@ class Reading:
     """What one read of a source gave. `trouble` is a part that could not be read while the rest could. `covered` names every
     component that was looked at, whether or not it had anything to tell; None: as at the last read. `snapshots` is the
     topology, when it has changed or is to be told again. `kept` is called once all of it is in the spool, from where kill -9
-    does not take it away: only then may a reader's bookmark move. A reading that came after its deadline is never kept.
+    does not take it away: only then may a reader's bookmark move. A reading that came after its deadline is published too.
     `marks` are those bookmarks: they are spooled with the last message of the reading, in one write, so that not even a
     kill between the two can tell anything twice."""
 

@@ -35,13 +35,18 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Condition:
-    """How a source is."""
+    """How a source is. `looked_at` is what it covered when it was last read."""
 
     source: Source
     status: SourceStatus = SourceStatus.UNKNOWN
     reason: str = "not read yet"
     instance: str = ""
-    covered: tuple[ComponentId, ...] = ()
+    looked_at: tuple[ComponentId, ...] = ()
+
+    @property
+    def covered(self) -> tuple[ComponentId, ...]:
+        """Nothing while it cannot be read."""
+        return self.looked_at if self.status is SourceStatus.OK else ()
 
     @property
     def name(self) -> str:
@@ -121,10 +126,9 @@ class Schedule(Part):
         """Hand a reading to the loop, and wait until it is in the spool: only then may a bookmark move and the next read
         begin. Raises what publishing raised."""
         if reading.covered is not None:
-            condition.covered = tuple(reading.covered)
+            condition.looked_at = tuple(reading.covered)
         if not (reading.samples or reading.dumps or reading.snapshots):
-            if reading.kept is not None:
-                reading.kept()
+            _kept(reading, condition.name)
             return
         done = threading.Event()
         failed: list[Exception] = []
@@ -132,8 +136,7 @@ class Schedule(Part):
         def publish() -> None:
             try:
                 self._publish(reader.source, reading)
-                if reading.kept is not None:
-                    reading.kept()
+                _kept(reading, condition.name)
             except Exception as error:  # noqa: BLE001 - the source's thread raises it
                 failed.append(error)
             finally:
@@ -163,14 +166,22 @@ class Schedule(Part):
 
     def _say(self, condition: Condition, status: SourceStatus, reason: str) -> None:
         condition.status, condition.reason = status, reason
-        if status is not SourceStatus.OK:
-            condition.covered = ()
         self._states.report(
             condition.name,
             f"{status}: {reason}" if reason else str(status),
             "source changed",
             level="info" if status is not SourceStatus.UNKNOWN else "warning",
         )
+
+
+def _kept(reading: Reading, name: str) -> None:
+    """A bookmark that cannot move costs lines told twice; that is no reason to tell all of them twice now."""
+    if reading.kept is None:
+        return
+    try:
+        reading.kept()
+    except Exception as error:  # noqa: BLE001 - the reading itself is safe
+        _log.error("bookmark not moved", source=name, exc_info=error)
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> bool:

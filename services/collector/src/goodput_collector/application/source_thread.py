@@ -4,8 +4,10 @@ A read of a hung device does not return, and no Python can make it: so each sour
 for as long as it likes. The event loop hears of it only when there is something to say: a reading with content, or a
 state that has changed. A quiet source that is read every second costs its read and one wake-up, nothing in the loop.
 
-Whoever watches calls `overdue`: a call that has not returned at its deadline makes the source unknown, and what it
-brings when it does return is old news and is dropped.
+Whoever watches calls `overdue`: a call that has not returned at its deadline makes the source unknown until it does.
+What it brings then is late but not false, for samples carry their own times; and the reader has moved on (the next delta
+counts from there, a change is told once), so what is not published now is never told. For the same reason a reading that
+could not be published is offered again before the next read, a few times.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from goodput_common.runtime.logs import get_logger
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
+DELIVERIES_MAX = 5  # of one reading; then it is given up, and the source opened anew: logs go on from their bookmarks
 WAKE_SETTLE_S = 0.02  # lines come in bursts: one batch for them
 
 _T = TypeVar("_T")
@@ -36,8 +39,8 @@ class _Stopped(BaseException):
     """Not an error of the source."""
 
 
-class _Late(Exception):
-    """The call came back after its deadline."""
+class _Undelivered(Exception):
+    """A reading could not be published, however often it was tried."""
 
 
 class SourceThread:
@@ -116,27 +119,42 @@ class SourceThread:
         if self._stopping:
             raise _Stopped
         self._say(SourceStatus.OK, reading.trouble)
-        self._take(reading)
+        self._deliver(reading)
+
+    def _deliver(self, reading: Reading) -> None:
+        """Raises _Undelivered."""
+        backoff_s = BACKOFF_FIRST_S
+        for attempt in range(1, DELIVERIES_MAX + 1):
+            try:
+                self._take(reading)
+            except Exception as error:
+                reason = f"what was read cannot be published: {type(error).__name__}: {error}"
+                if attempt == DELIVERIES_MAX:
+                    raise _Undelivered(reason) from error
+                self._say(SourceStatus.UNKNOWN, reason)
+                if attempt == 1:
+                    _log.error("reading not published; it is tried again", source=self._name, exc_info=error)
+            else:
+                if attempt > 1:
+                    self._say(SourceStatus.OK, reading.trouble)
+                return
+            self._wait(backoff_s, None)
+            backoff_s *= 2
 
     def _call(self, function: Callable[[], _T]) -> _T:
-        """Raises _Late, and whatever `function` raises."""
+        """Raises whatever `function` raises."""
         self._late = False
         self._called_at_s = time.monotonic()
         try:
-            outcome = function()
+            return function()
         finally:
             self._called_at_s = None
-        if self._late:
-            raise _Late
-        return outcome
 
     def _failed(self, error: Exception) -> None:
         match error:
-            case _Late():
-                return  # it has been said
             case Absent():
                 self._say(SourceStatus.ABSENT, str(error))
-            case Unreadable():
+            case Unreadable() | _Undelivered():
                 self._say(SourceStatus.UNKNOWN, str(error))
             case OSError():
                 self._say(SourceStatus.UNKNOWN, f"{error.strerror or error}: {error.filename or self._name}")
@@ -145,8 +163,11 @@ class SourceThread:
                 _log.error("source failed", source=self._name, exc_info=error)
 
     def _close(self) -> None:
-        with contextlib.suppress(_Late):
+        """A reader whose `close` raises, against its promise, is opened again all the same."""
+        try:
             self._call(self._reader.close)
+        except Exception as error:  # noqa: BLE001 - it would end the thread, and the source with it
+            _log.error("source not closed properly", source=self._name, exc_info=error)
 
     def _wait(self, seconds: float, wake_fd: int | None) -> None:
         """Until the next multiple of so many seconds, or the descriptor wakes. Raises _Stopped.
