@@ -125,6 +125,14 @@ def parser() -> KernelLogParser:
         ("ceph: mds0 hung", "storage_stall", "host:h0", "error"),
         ("libceph: osd12 (1)10.0.0.7:6801 socket closed (con state OPEN)", "storage_stall", "host:h0", "error"),
         ("nvme nvme0: I/O 12 QID 4 timeout, aborting", "storage_stall", "host:h0", "error"),
+        ("nvme nvme0: I/O 12 (Read) QID 4 timeout, reset controller", "storage_stall", "host:h0", "error"),
+        (
+            "nvme nvme0: I/O tag 12 (100c) opcode 0x2 (I/O Cmd) QID 4 timeout, aborting req_op:READ(0) size:4096",
+            "storage_stall",
+            "host:h0",
+            "error",
+        ),
+        ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "storage_stall", "host:h0", "error"),
         (
             "blk_update_request: I/O error, dev nvme0n1, sector 512 op 0x0:(READ) flags 0x0",
             "storage_stall",
@@ -147,6 +155,7 @@ def parser() -> KernelLogParser:
         ("EDAC MC1: 2 UE memory scrubbing error on DIMM_B1 (channel:0 slot:0)", "machine_check", "host:h0", "fatal"),
         ("{3}[Hardware Error]: event severity: corrected", "machine_check", "host:h0", "info"),
         ("{3}[Hardware Error]: event severity: fatal", "machine_check", "host:h0", "fatal"),
+        ("{3}[Hardware Error]: event severity: recoverable", "machine_check", "host:h0", "error"),
         ("Memory failure: 0x1234: recovery action for dirty LRU page: Recovered", "machine_check", "host:h0", "fatal"),
         (
             "mce: CPU5: Package temperature above threshold, cpu clock throttled (total events = 9)",
@@ -175,6 +184,18 @@ def test_what_a_line_tells(line: str, name: str, component: str, severity: str) 
     ],
 )
 def test_what_we_cause_ourselves_and_chatter_is_passed_over(line: str) -> None:
+    assert parse_text(line, host="h0", at=AT) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvme nvme0: Shutdown timeout set to 8 seconds",
+        "nvme nvme0: D3 entry latency set to 10 seconds",
+        *(f"I/O error, dev {name}, sector 0 op 0x0:(READ) flags 0x80700" for name in ("sr0", "fd0", "loop3", "zram0")),
+    ],
+)
+def test_what_every_boot_says_is_no_storage_that_stalled(line: str) -> None:
     assert parse_text(line, host="h0", at=AT) is None
 
 

@@ -13,7 +13,8 @@ machine checks, heat.
     nvme nvme0: I/O 12 QID 4 timeout, aborting
 
 Firmware reports an error in a dozen lines under one number in braces: the one with the severity is the event. A storage
-line says `stalled`, or `restored` when the same thing answers again. Kernels spell an uncorrected error Uncorrected or
+line says `stalled`, or `restored` when the same thing answers again; that a drive tells its timeouts at boot, or
+that a drive bay without a disc cannot be read, is no stall. Kernels spell an uncorrected error Uncorrected or
 Uncorrectable. An AER line of a root port often names the device behind it that reported: that device is the component's
 address (`attrs["pci"]`), the port stays in `attrs["port"]`.
 """
@@ -63,9 +64,13 @@ _STORAGE = (
     ),
     ("ceph", "restored", re.compile(r"ceph: (?P<server>mds\d+) (?:caps renewed|recovery completed|came back)")),
     ("gpfs", "stalled", re.compile(r"mmfs: .*(?:waiting for|disk lease).*overdue")),
-    ("nvme", "stalled", re.compile(r"nvme (?P<device>nvme\d+): (?:.*timeout|controller is down|Device not ready)")),
+    (
+        "nvme",
+        "stalled",
+        re.compile(r"nvme (?P<device>nvme\d+): (?:I/O (?:tag )?\d+ .*QID \d+ timeout|controller is down|Device not ready)"),
+    ),
     ("scsi", "stalled", re.compile(r"sd \S+ \[(?P<device>sd[a-z]+)\].*timing out command")),
-    ("io_error", "stalled", re.compile(r"I/O error, dev (?P<device>[\w-]+), sector")),
+    ("io_error", "stalled", re.compile(r"I/O error, dev (?P<device>(?!(?:sr|fd|loop|zram)\d)[\w-]+), sector")),
 )
 _MCE = re.compile(
     r"mce: \[Hardware Error\]: CPU (?P<cpu>\d+): Machine Check(?: Exception)?: (?P<mcg>\w+) "
@@ -116,7 +121,7 @@ def _event(
 
 def _machine_check(text: str, host: str, at: datetime) -> Event | None:
     """What the processor, the memory controllers and the firmware say of themselves."""
-    name, count, corrected = EventName.MACHINE_CHECK, 1, False
+    name, count, corrected, survived = EventName.MACHINE_CHECK, 1, False, False
     attrs: dict[str, str] = {}
     if (match := _MCE.search(text)) is not None:
         corrected = int(match["status"][-16:], 16) & _UNCORRECTED_BIT == 0
@@ -128,6 +133,7 @@ def _machine_check(text: str, host: str, at: datetime) -> Event | None:
             attrs["module"] = match["module"]
     elif (match := _APEI.search(text)) is not None:
         corrected = match["severity"].lower() in ("corrected", "info")
+        survived = match["severity"].lower() == "recoverable"  # uncorrected, and the kernel goes on
         attrs = {"what": "firmware", "severity": match["severity"].lower()}
     elif (match := _POISON.search(text)) is not None:
         attrs = {"what": "memory", "page": match["page"], "handling": match["how"].lower()}
@@ -138,7 +144,7 @@ def _machine_check(text: str, host: str, at: datetime) -> Event | None:
         return _event(EventName.THROTTLED, Severity.WARNING, attrs, text, host, at)
     else:
         return None
-    severity = Severity.INFO if corrected else Severity.FATAL
+    severity = Severity.INFO if corrected else Severity.ERROR if survived else Severity.FATAL
     return _event(name, severity, attrs | {"corrected": str(corrected).lower()}, text, host, at, count)
 
 
