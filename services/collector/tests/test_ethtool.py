@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import struct
 import threading
@@ -236,6 +237,12 @@ class LinkKernel:
         self.eeprom_error = errno.EOPNOTSUPP
         self.asked = 0
 
+    def plug(self, memory: tuple[bytearray, ...]) -> tuple[bytearray, ...]:
+        """A CMIS module: lower page, upper page 00h, pages 11h and 01h."""
+        places = ((0, 0), (0, 128), (0x11, 128), (0x01, 128))
+        self.pages = {place: bytes(page) for place, page in zip(places, memory, strict=True)}
+        return memory
+
     def answer(self, _kind: int, payload: bytes) -> list[bytes] | int:
         command, header = payload[0], attr(1, text(2, self.name))
         if command == 6:
@@ -299,8 +306,7 @@ def test_link_settings_that_make_no_sense_are_trouble_and_counters_go_on(tmp_pat
 def test_a_module_is_measured_once_a_minute_and_complains_once(tmp_path: Path) -> None:
     net_device(tmp_path, "rail0", pci="0000:9b:00.0", rdma="mlx5_0")
     link, clock = LinkKernel("rail0"), TurnedClock()
-    lower, upper, lanes = osfp()
-    link.pages = {(0, 0): bytes(lower), (0, 128): bytes(upper), (0x11, 128): bytes(lanes)}
+    lower, *_ = link.plug(osfp())
     ethtool = reader(tmp_path, Kernel(rail0=Adapter(MLX5)), clock, FakeNetlink(link.answer, ("ethtool",)))
     reading = ethtool.read()
     assert gauges(reading, "module_temperature_c") == {"": -5.0}
@@ -326,6 +332,42 @@ def test_a_module_is_measured_once_a_minute_and_complains_once(tmp_path: Path) -
     assert events(ethtool.read()) == []
 
 
+def test_what_a_module_complained_of_before_it_was_first_read_is_told_only_if_it_does_so_again(tmp_path: Path) -> None:
+    net_device(tmp_path, "rail0", pci="0000:9b:00.0")
+    link, clock = LinkKernel("rail0"), TurnedClock()
+    memory = osfp()
+    memory[0][9] = 0b0000_0101
+    link.plug(memory)
+    ethtool = reader(tmp_path, Kernel(rail0=Adapter(MLX5)), clock, FakeNetlink(link.answer, ("ethtool",)))
+    reading = ethtool.read()
+    assert (events(reading), [each.value for each in states(reading, "module")]) == ([], ["ok"])
+    memory[0][9] = 0b0000_0001
+    link.plug(memory)
+    clock.seconds += 60
+    reading = ethtool.read()
+    assert [each.attrs["what"] for each in events(reading)] == ["temperature_high_alarm"]
+    memory[1][166 - 128] ^= 1  # another module
+    link.plug(memory)
+    clock.seconds += 60
+    assert events(ethtool.read()) == []
+
+
+@pytest.mark.parametrize(("error", "value"), [(errno.EIO, "unknown"), (errno.ENODEV, "absent")])
+def test_a_module_that_can_be_read_no_more_is_not_ok_until_it_can_be_again(tmp_path: Path, error: int, value: str) -> None:
+    net_device(tmp_path, "rail0", pci="0000:9b:00.0")
+    link, clock = LinkKernel("rail0"), TurnedClock()
+    link.plug(osfp())
+    ethtool = reader(tmp_path, Kernel(rail0=Adapter(MLX5)), clock, FakeNetlink(link.answer, ("ethtool",)))
+    assert [each.value for each in states(ethtool.read(), "module")] == ["ok"]
+    pages, link.pages, link.eeprom_error = link.pages, {}, error
+    clock.seconds += 60
+    (state,) = states(ethtool.read(), "module")
+    assert (state.value, state.attrs["serial"], state.attrs["reason"]) == (value, "SN002", os.strerror(error))
+    link.pages = pages
+    clock.seconds += 60
+    assert [each.value for each in states(ethtool.read(), "module")] == ["ok"]
+
+
 def test_a_driver_without_pages_gives_the_whole_memory_by_ioctl(tmp_path: Path) -> None:
     net_device(tmp_path, "rail0", pci="0000:9b:00.0")
     kernel = Kernel(rail0=Adapter(MLX5))
@@ -338,8 +380,12 @@ def test_no_right_to_read_modules_is_said(tmp_path: Path) -> None:
     net_device(tmp_path, "rail0", pci="0000:9b:00.0")
     link = LinkKernel("rail0")
     link.eeprom_error = errno.EPERM
-    ethtool = reader(tmp_path, Kernel(rail0=Adapter(MLX5)), TurnedClock(), FakeNetlink(link.answer, ("ethtool",)))
+    clock = TurnedClock()
+    ethtool = reader(tmp_path, Kernel(rail0=Adapter(MLX5)), clock, FakeNetlink(link.answer, ("ethtool",)))
     assert "CAP_NET_ADMIN" in ethtool.read().trouble
+    link.plug(osfp())
+    clock.seconds += 600
+    assert ethtool.read().trouble == ""
 
 
 def test_an_interface_without_a_module_is_asked_ever_less(tmp_path: Path) -> None:

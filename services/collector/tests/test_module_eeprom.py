@@ -12,8 +12,13 @@ from goodput_collector.domain import module_eeprom
 from goodput_collector.domain.module_eeprom import Module, has_pages, is_cmis, is_sfp
 
 
-def decode(lower: bytes | bytearray, upper: bytes | bytearray, more: bytes | bytearray = b"") -> Module:
-    return module_eeprom.decode(bytes(lower), bytes(upper), bytes(more))
+def decode(
+    lower: bytes | bytearray,
+    upper: bytes | bytearray,
+    more: bytes | bytearray = b"",
+    advertised: bytes | bytearray = b"",
+) -> Module:
+    return module_eeprom.decode(bytes(lower), bytes(upper), bytes(more), bytes(advertised))
 
 
 def put(memory: bytearray, at: int, *values: int | str, width: str = "H") -> None:
@@ -32,14 +37,16 @@ def qsfp28(*, technology: int = 0x00) -> tuple[bytearray, bytearray]:
     put(lower, 42, 3500, 3500, 3500, 3500)
     put(lower, 50, 12589, 10000, 10000, 10000)
     upper[147 - 128] = technology << 4
+    upper[220 - 128] = 0x3C
     put(upper, 148 - 128, "ACME OPTICS")
     put(upper, 168 - 128, "QSFP28-100G")
     put(upper, 196 - 128, "SN001")
     return lower, upper
 
 
-def osfp() -> tuple[bytearray, bytearray, bytearray]:
-    lower, upper, lanes = bytearray(128), bytearray(128), bytearray(128)
+def osfp() -> tuple[bytearray, bytearray, bytearray, bytearray]:
+    lower, upper, lanes, advertised = (bytearray(128) for _ in range(4))
+    advertised[159 - 128], advertised[160 - 128] = 0x03, 0x07
     lower[0], lower[1], lower[3] = 0x19, 0x50, 3 << 1
     put(lower, 14, -256 * 5, width="h")
     put(lower, 16, 33000)
@@ -50,7 +57,7 @@ def osfp() -> tuple[bytearray, bytearray, bytearray]:
     put(lanes, 154 - 128, *[10000] * 8)
     put(lanes, 170 - 128, *[4000] * 8)
     put(lanes, 186 - 128, *[7943] * 8)
-    return lower, upper, lanes
+    return lower, upper, lanes, advertised
 
 
 def test_a_qsfp28_tells_its_measurements() -> None:
@@ -92,7 +99,7 @@ def test_an_osfp_tells_eight_lanes_and_its_state() -> None:
 
 
 def test_an_osfp_complains_of_itself_and_of_its_lanes() -> None:
-    lower, upper, lanes = osfp()
+    lower, upper, lanes, _ = osfp()
     lower[3] = 5 << 1
     lower[9] = 0b0000_0101
     lanes[147 - 128] = 0b1000_0000
@@ -105,6 +112,37 @@ def test_an_osfp_complains_of_itself_and_of_its_lanes() -> None:
         "rx_los_lane8",
         "rx_power_low_alarm_lane1",
     }
+
+
+def test_an_osfp_tells_no_lane_and_no_monitor_that_it_does_not_have() -> None:
+    lower, upper, lanes, advertised = osfp()
+    upper[210 - 128] = 0xF0  # four lanes: a DR4
+    lanes[147 - 128] = 0xFF
+    found = decode(lower, upper, lanes, advertised)
+    assert [lane.number for lane in found.lanes] == [1, 2, 3, 4]
+    assert found.flags == ("rx_los_lane1", "rx_los_lane2", "rx_los_lane3", "rx_los_lane4")
+    advertised[159 - 128], advertised[160 - 128] = 0x02, 0x04
+    found = decode(lower, upper, lanes, advertised)
+    assert (found.temperature_c, found.voltage_v) == (None, 3.3)
+    assert (found.lanes[0].rx_power_dbm, found.lanes[0].tx_power_dbm, found.lanes[0].tx_bias_ma) == (-1.0, None, None)
+    assert decode(lower, upper, lanes).lanes == ()
+
+
+@pytest.mark.parametrize(("bits", "bias_ma"), [(0, 8.0), (1, 16.0), (2, 32.0), (3, None)])
+def test_an_osfp_counts_its_bias_in_the_unit_that_it_advertises(bits: int, bias_ma: float | None) -> None:
+    lower, upper, lanes, advertised = osfp()
+    advertised[160 - 128] = 0x07 | bits << 3
+    assert decode(lower, upper, lanes, advertised).lanes[0].tx_bias_ma == bias_ma
+
+
+def test_a_qsfp28_tells_no_monitor_that_it_does_not_have() -> None:
+    lower, upper = qsfp28()
+    upper[220 - 128] = 0
+    found = decode(lower, upper)
+    assert (found.lanes[0].tx_power_dbm, found.lanes[0].rx_power_dbm, found.temperature_c) == (None, 0.0, 48.5)
+    lower[1] = 0x08  # from here on the byte speaks of temperature and voltage, too
+    found = decode(lower, upper)
+    assert (found.temperature_c, found.voltage_v) == (None, None)
 
 
 def test_an_sfp_tells_what_is_behind_its_second_address() -> None:
@@ -141,11 +179,15 @@ def test_which_document_a_memory_follows() -> None:
 
 
 @given(
-    st.binary(max_size=128), st.binary(max_size=128), st.binary(max_size=256), st.sampled_from([3, 0x0D, 0x11, 0x18, 0x19])
+    st.binary(max_size=128),
+    st.binary(max_size=128),
+    st.binary(max_size=256),
+    st.binary(max_size=256),
+    st.sampled_from([3, 0x0D, 0x11, 0x18, 0x19]),
 )
-def test_any_memory_is_decoded_or_refused(lower: bytes, upper: bytes, more: bytes, kind: int) -> None:
+def test_any_memory_is_decoded_or_refused(lower: bytes, upper: bytes, more: bytes, advertised: bytes, kind: int) -> None:
     try:
-        found = decode(bytes([kind]) + lower[1:].ljust(127, b"\xff"), upper, more)
+        found = decode(bytes([kind]) + lower[1:].ljust(127, b"\xff"), upper, more, advertised)
     except ValueError:
         return
     assert isinstance(found, Module)

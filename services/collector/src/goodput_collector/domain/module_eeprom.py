@@ -4,11 +4,13 @@ A module has 256 bytes in view: the lower 128 always the same, the upper 128 one
 document describes the rest:
 
     SFF-8636 (QSFP+, QSFP28)         lower page: flags at 3-14, temperature 22, voltage 26, received 34, bias 42, sent 50
-    CMIS (QSFP-DD, OSFP, …)          lower page: flags at 8-11, temperature 14, voltage 16; per lane: page 11h of bank 0
+    CMIS (QSFP-DD, OSFP, …)          lower page: flags at 8-11, temperature 14, voltage 16; per lane: page 11h of bank 0;
+                                     which lanes and monitors there are: page 00h byte 210, page 01h bytes 159-160
     SFF-8472 (SFP)                   a second device, A2h: temperature 96, voltage 98, bias 100, sent 102, received 104
 
 Temperatures are signed 1/256 of a degree, voltages 0.1 mV, currents 2 uA, powers 0.1 uW. A power of nothing is told as
--40 dBm. Copper has no optics: no lanes are told then. What a module does not have is left out, not told as zero.
+-40 dBm. Copper has no optics: no lanes are told then. What a module does not have is left out, not told as zero: a lane or a
+monitor that is not there reads as 0, and would be told as a laser that has died.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 PAGE_BYTES = 128
-CMIS_LANES_PAGE = 0x11
+CMIS_ADVERTISING_PAGE, CMIS_LANES_PAGE = 0x01, 0x11
 _SFF_8636 = {0x0C: "QSFP", 0x0D: "QSFP+", 0x11: "QSFP28"}
 _CMIS = {0x18: "QSFP-DD", 0x19: "OSFP", 0x1B: "DSFP", 0x1E: "QSFP+ CMIS", 0x1F: "SFP-DD CMIS", 0x20: "SFP+ CMIS"}
 _SFP = {0x03: "SFP"}
 _MODULE_STATES = {1: "low power", 2: "powering up", 3: "ready", 4: "powering down", 5: "fault"}
+_SFF_8636_REV_2_8 = 0x08
 _FLOOR_DBM = -40.0
 _FOUR = ("high_alarm", "low_alarm", "high_warning", "low_warning")
 
@@ -66,9 +69,9 @@ def has_pages(lower: bytes) -> bool:
     return len(lower) > 2 and not lower[2] & (0x80 if is_cmis(lower) else 0x04)
 
 
-def decode(lower: bytes, upper: bytes, more: bytes = b"") -> Module:
+def decode(lower: bytes, upper: bytes, more: bytes = b"", advertised: bytes = b"") -> Module:
     """`lower` are bytes 0-127, `upper` page 00h (its byte 0 is the module's 128), `more` CMIS's page 11h, or 256 bytes of an
-    SFP's A2h; each may be empty. Raises ValueError for a memory that is none of the known."""
+    SFP's A2h, `advertised` CMIS's page 01h; each may be empty. Raises ValueError for a memory that is none of the known."""
     if len(lower) < PAGE_BYTES:
         raise ValueError(f"{len(lower)} bytes of a module's memory, expected {PAGE_BYTES}")
     kind = lower[0]
@@ -76,7 +79,7 @@ def decode(lower: bytes, upper: bytes, more: bytes = b"") -> Module:
     if kind in _SFF_8636:
         return _sff_8636(_SFF_8636[kind], lower, upper)
     if kind in _CMIS:
-        return _cmis(_CMIS[kind], lower, upper, more)
+        return _cmis(_CMIS[kind], lower, upper, more, advertised)
     if kind in _SFP:
         return _sfp(lower, more)
     raise ValueError(f"a module of kind 0x{kind:02x}, which is not known here")
@@ -84,7 +87,10 @@ def decode(lower: bytes, upper: bytes, more: bytes = b"") -> Module:
 
 def _sff_8636(kind: str, lower: bytes, upper: bytes) -> Module:
     copper = upper[147 - 128] >> 4 >= 0x0A
-    lanes = [] if copper else [_lane(index, lower[34:42], lower[50:58], lower[42:50]) for index in range(4)]
+    has = upper[220 - 128]
+    sent = lower[50:58] if has & 0x04 else b""
+    lanes = [] if copper else [_lane(index, lower[34:42], sent, lower[42:50]) for index in range(4)]
+    says = lower[1] >= _SFF_8636_REV_2_8  # whether temperature and voltage are there
     return Module(
         kind=kind,
         vendor=_text(upper, 148 - 128, 16),
@@ -92,8 +98,8 @@ def _sff_8636(kind: str, lower: bytes, upper: bytes) -> Module:
         serial=_text(upper, 196 - 128, 16),
         state="not ready" if lower[2] & 1 else "ready",
         optical=not copper,
-        temperature_c=None if copper and lower[22:24] == b"\0\0" else _temperature(lower, 22),
-        voltage_v=_voltage(lower, 26),
+        temperature_c=None if _not_there(lower[22:24], copper, says and not has & 0x20) else _temperature(lower, 22),
+        voltage_v=None if _not_there(lower[26:28], copper, says and not has & 0x10) else _voltage(lower, 26),
         lanes=tuple(lanes),
         flags=() if copper else tuple(_sff_8636_flags(lower)),
     )
@@ -113,17 +119,22 @@ def _sff_8636_flags(lower: bytes) -> Iterator[str]:
             yield from _nibble(both >> 4 if lane % 2 == 0 else both & 0x0F, name, lane + 1)
 
 
-def _cmis(kind: str, lower: bytes, upper: bytes, lanes_page: bytes) -> Module:
+def _cmis(kind: str, lower: bytes, upper: bytes, page: bytes, advertised: bytes) -> Module:
     state = _MODULE_STATES.get(lower[3] >> 1 & 7, "")
     copper = upper[212 - 128] >= 0x0A and upper[212 - 128] <= 0x0F
     flags = [f"{name}_{word}" for index, (name, word) in enumerate(_CMIS_MODULE_FLAGS) if lower[9] >> index & 1]
     lanes: list[Lane] = []
-    if len(lanes_page) >= PAGE_BYTES and not copper:
-        page = lanes_page
-        lanes = [_lane(index, page[58:74], page[26:42], page[42:58]) for index in range(8)]
-        flags += [
-            f"{name}_lane{lane + 1}" for at, name in _CMIS_LANE_FLAGS for lane in range(8) if page[at - 128] >> lane & 1
-        ]
+    paged = len(advertised) >= PAGE_BYTES  # else nothing says which monitors there are
+    if len(page) >= PAGE_BYTES and not copper:
+        there = [index for index in range(8) if not upper[210 - 128] >> index & 1]
+        if paged:
+            has = advertised[160 - 128]
+            received, sent = page[58:74] if has & 0x04 else b"", page[26:42] if has & 0x02 else b""
+            factor = _BIAS_FACTORS[has >> 3 & 3]
+            bias = page[42:58] if has & 0x01 and factor else b""
+            lanes = [_lane(index, received, sent, bias, factor) for index in there]
+        flags += [f"{name}_lane{lane + 1}" for at, name in _CMIS_LANE_FLAGS for lane in there if page[at - 128] >> lane & 1]
+    has_module = advertised[159 - 128] if paged else 0
     return Module(
         kind=kind,
         vendor=_text(upper, 129 - 128, 16),
@@ -131,8 +142,8 @@ def _cmis(kind: str, lower: bytes, upper: bytes, lanes_page: bytes) -> Module:
         serial=_text(upper, 166 - 128, 16),
         state=state,
         optical=not copper,
-        temperature_c=None if copper and lower[14:16] == b"\0\0" else _temperature(lower, 14),
-        voltage_v=_voltage(lower, 16),
+        temperature_c=None if _not_there(lower[14:16], copper, paged and not has_module & 1) else _temperature(lower, 14),
+        voltage_v=None if _not_there(lower[16:18], copper, paged and not has_module & 2) else _voltage(lower, 16),
         lanes=tuple(lanes),
         flags=tuple(flags),
     )
@@ -167,6 +178,7 @@ def _sfp(lower: bytes, diagnostics: bytes) -> Module:
     )
 
 
+_BIAS_FACTORS = (1, 2, 4, 0)  # how many times 2 uA a unit stands for; the last is reserved
 _CMIS_MODULE_FLAGS = tuple((name, word) for name in ("temperature", "voltage") for word in _FOUR)
 _CMIS_LANE_FLAGS = (
     (135, "tx_fault"),
@@ -183,13 +195,18 @@ _SFP_FLAGS = tuple(
 )
 
 
-def _lane(index: int, received: bytes, sent: bytes, bias: bytes) -> Lane:
+def _lane(index: int, received: bytes, sent: bytes, bias: bytes, factor: int = 1) -> Lane:
+    """What is empty is not measured."""
     return Lane(
         number=index + 1,
-        rx_power_dbm=_dbm(_u16(received, 2 * index)),
-        tx_power_dbm=_dbm(_u16(sent, 2 * index)),
-        tx_bias_ma=round(_u16(bias, 2 * index) * 0.002, 3),
+        rx_power_dbm=_dbm(_u16(received, 2 * index)) if received else None,
+        tx_power_dbm=_dbm(_u16(sent, 2 * index)) if sent else None,
+        tx_bias_ma=round(_u16(bias, 2 * index) * 0.002 * factor, 3) if bias else None,
     )
+
+
+def _not_there(raw: bytes, copper: bool, not_advertised: bool) -> bool:
+    return not_advertised or (copper and raw == b"\0\0")
 
 
 def _lane_bits(bits: int, name: str) -> Iterator[str]:

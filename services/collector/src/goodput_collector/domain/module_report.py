@@ -64,6 +64,13 @@ def state_of(module: Module | None, component: ComponentId, attrs: Mapping[str, 
     return State(component=component, name="module", observed_at=at, value=value, attrs={**attrs, **told})
 
 
+def lost_of(before: State, reason: str, *, gone: bool, at: datetime) -> State:
+    """What is told of a module that was read before and cannot be now: `absent` or `unknown`, and which it was."""
+    value = "absent" if gone else "unknown"
+    attrs = {name: text for name, text in before.attrs.items() if name != "flags"} | {"reason": reason}
+    return State(component=before.component, name="module", observed_at=at, value=value, attrs=attrs)
+
+
 def complaints(
     before: Module | None, module: Module, component: ComponentId, attrs: Mapping[str, str], at: datetime
 ) -> list[Event]:
