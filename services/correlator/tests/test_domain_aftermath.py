@@ -161,3 +161,48 @@ def test_a_late_death_that_nothing_else_explains_is_named_in_doubt(script: Scrip
     found = log.verdicts(37)
     assert said(found) == {(FaultClass.PROCESS_DEAD, "rank:j/4")}
     assert max(each.confidence for each in found) <= 0.5
+
+
+@pytest.mark.parametrize("signal", ["", "SIGKILL"])
+def test_a_rank_that_is_killed_in_a_pause_as_the_job_has_had_before_is_why_no_step_follows(
+    script: Script, signal: str
+) -> None:
+    log = script()
+    log.register()
+    step = log.run(1, 20)
+    for second in (20, 40, 60):
+        log.stand(second, second + 7, step=step)
+        step = log.run(second + 7, second + 20, first_step=step)
+    log.stand(80, 87, step=step)
+    killed(log, 4, 87.4, **({"signal": signal} if signal else {}))
+    for second in range(87, 105):
+        for rank in (0, 1, 2, 3, 5, 6, 7):
+            usual = step * 4 + 3
+            log.progress(rank, second + 0.5, step=step, age_s=second - 79.5, joined=usual, finished=usual - 1)
+    found = log.verdicts(105)
+    assert said(found) == {(FaultClass.PROCESS_DEAD, "rank:j/4")}
+    assert found[-1].confidence > 0.85
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+def test_a_rank_that_is_killed_while_the_job_starts_is_why_it_makes_no_step(script: Script, generation: int) -> None:
+    log = script()
+    log.register()
+    began_s = 0
+    if generation:
+        log.run(1, 25)
+        log.register(26, generation=1)
+        began_s = 26
+    for second in range(began_s + 1, began_s + 150):
+        for rank in range(8):
+            if rank != 4 or second < began_s + 40:
+                log.progress(
+                    rank, second + 0.05 * rank, step=-1, age_s=0, joined=1, finished=0, phase="data", generation=generation
+                )
+    log.event(
+        "rank:j/4", EventName.PROCESS_EXITED, began_s + 40.0, host="h2", source="process",
+        pid=str(1004 + 100 * generation), clean="false", signal="SIGKILL",
+    )  # fmt: skip
+    found = log.verdicts(began_s + 150)
+    assert said(found) == {(FaultClass.PROCESS_DEAD, "rank:j/4")}
+    assert found[-1].confidence > 0.85

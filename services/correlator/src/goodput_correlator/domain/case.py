@@ -160,6 +160,7 @@ class Case:
     named_at: datetime | None = None
     stalled_step: int = -1
     usual_step_s: float = 0.0
+    patience_s: float = 0.0  # steps of this job may stand still for this long with nothing wrong
     reporting_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank's reports have had no gap since
     counted_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank has counted the same collectives since
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of process groups, as earlier reports said

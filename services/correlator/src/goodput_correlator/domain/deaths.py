@@ -1,9 +1,10 @@
 """Which ranks' processes are gone, how each ended, and whether that can have been why the job stands still.
 
 A cause precedes its effect. Whoever acts on a stall ends processes too: a watchdog, a launcher, recovery after a verdict.
-Such an end comes clearly after steps stopped, and explains nothing: it is an *aftermath*. What ends late for a reason of
-its own (killed for want of memory, crashed, an exception that the loss of a peer never raises) is none, and is held to
-account.
+Such an end comes clearly after steps stopped, and explains nothing: it is an *aftermath*. Clearly means later than steps of
+this job pause by themselves, and later than its start-up takes: a process that is killed in a pause, before anybody was
+named, is why no step follows. What ends late for a reason of its own (killed for want of memory, crashed, an exception that
+the loss of a peer never raises) is none, and is held to account.
 
 Ends are placed on the broker's clock by `clues.happened_at`, so neither host clocks that are 2 s apart nor a collector that
 tells late make an early end late.
@@ -134,7 +135,7 @@ def _late(case: Case, rank: int, died_at: datetime) -> bool:
         return False
     if _after_a_name(case, died_at):
         return True
-    patience = timedelta(seconds=max(LATE_S, 3.0 + 2 * case.usual_step_s))
+    patience = timedelta(seconds=max(LATE_S, 3.0 + 2 * case.usual_step_s, case.patience_s))
     return died_at > case.stalled_since + patience and not in_long_phase(case, rank)
 
 

@@ -373,6 +373,7 @@ class Incidents:
             named_at=previous.detected_at if previous is not None and previous.culprits else None,
             stalled_step=job.step,
             usual_step_s=job.usual_step_s,
+            patience_s=job.patience_s(at),
             reporting_since=job.reporting_since,
             counted_since=job.counted_since,
             members=dict(job.members),

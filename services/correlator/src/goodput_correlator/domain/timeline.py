@@ -293,6 +293,11 @@ class JobTimeline:
         usual_s = min(STALL_S_MAX, max(STALL_S_MIN, 5 * self.usual_step_s, 1.5 * self.habit_gap_s))
         return max(PAUSE_S, usual_s) if self._in_long_phase(now) else usual_s
 
+    def patience_s(self, now: datetime) -> float:
+        """How long steps may stand still with nothing wrong: before the first step of a generation, all of its start-up."""
+        usual_s = self.stall_after_s(now)
+        return max(START_UP_S, usual_s) if self.moved_at is None else usual_s
+
     def decisive_after_s(self, now: datetime) -> float:
         """The same when hard evidence is at hand. Before the first step nothing is known to stand still."""
         if self.moved_at is None:

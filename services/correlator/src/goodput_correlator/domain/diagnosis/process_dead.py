@@ -60,7 +60,7 @@ def _outlived(case: Case, rank: int) -> bool:
     report = case.progress.get(rank)
     if case.offline or case.stalled_since is None or report is None or in_long_phase(case, rank):
         return False
-    patience = timedelta(seconds=max(OUTLIVED_S, 2 * case.usual_step_s))
+    patience = timedelta(seconds=max(OUTLIVED_S, 2 * case.usual_step_s, case.patience_s))
     return report.received_at > case.stalled_since + patience
 
 
