@@ -235,13 +235,24 @@ def test_a_busy_fabric_makes_a_plan_wait_with_the_reason_and_then_refuses() -> N
     assert states(incident)[0] == (A.SWAP_NODE, P.REFUSED)
 
 
-def test_a_pause_holds_everything_and_refuses_nothing() -> None:
+def test_a_pause_holds_a_plan_until_its_approval_runs_out() -> None:
     incident = chain.ticked(opened(), at(3, paused="by anna: maintenance")).incident
-    for seconds in (4, 10_000):
+    for seconds in (4, 302):
         incident = chain.ticked(incident, at(seconds, paused="by anna: maintenance")).incident
         assert newest(incident).state is P.APPROVED
     assert newest(incident).waiting == "recovery is paused by anna: maintenance"
-    assert chain.ticked(incident, at(10_001)).incident.plans[0].state is P.EXECUTING
+    assert chain.ticked(incident, at(302.5)).incident.plans[0].state is P.EXECUTING
+    incident = chain.ticked(incident, at(303, paused="by anna: maintenance")).incident
+    assert states(incident) == [(A.SWAP_NODE, P.REFUSED), (A.HAND_TO_PERSON, P.PROPOSED)]
+    assert "in vain: recovery is paused by anna: maintenance" in incident.plans[0].reason
+
+
+def test_an_approval_that_nobody_led_for_is_not_acted_upon_afterwards() -> None:
+    """The pause ended, or the leader came back, long after: the plan says what was true then."""
+    incident = chain.ticked(opened(), at(3, paused="by anna")).incident
+    incident = chain.ticked(incident, at(10_000)).incident
+    assert states(incident) == [(A.SWAP_NODE, P.REFUSED), (A.HAND_TO_PERSON, P.PROPOSED)]
+    assert "approval has run out" in incident.plans[0].reason
 
 
 def test_a_verdict_older_than_the_jobs_recovery_is_not_acted_upon() -> None:

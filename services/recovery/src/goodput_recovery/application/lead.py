@@ -113,6 +113,7 @@ class Leader(Part):
 
     async def _term(self) -> None:
         self._ranks.forget_all()
+        self._verifier.forget_all()
         lost = asyncio.create_task(self._lease.lost())
         subscriptions: list[Subscription] = []
         try:

@@ -99,13 +99,18 @@ class Ranks:
 
 
 class Verifier:
-    """Keeps one `Watch` for each plan under verification. Watches are not stored: after a restart the holding time begins
-    anew, and no plan fails before it was watched for a while."""
+    """Keeps one `Watch` for each plan under verification. Watches are not stored: with a restart or a new term the holding
+    time begins anew, and no plan fails before it was watched for a while."""
 
     def __init__(self, ranks: Ranks, policy: Policy, clock: Clock, bus_healthy: Callable[[], Awaitable[bool]]) -> None:
         self._ranks, self._policy, self._clock, self._bus_healthy = ranks, policy, clock, bus_healthy
         self._watches: dict[str, Watch] = {}
         self._looked_at: datetime | None = None
+
+    def forget_all(self) -> None:
+        """A new term begins: nobody watched in between, so nothing was blind and nothing was held."""
+        self._watches.clear()
+        self._looked_at = None
 
     async def look(self, verifying: Sequence[tuple[Incident, Plan]]) -> dict[str, Seen]:
         """Judge all plans that are being verified now, each with its incident; forgets those that are not any more."""
@@ -120,7 +125,8 @@ class Verifier:
         for incident, plan in verifying:
             watch = self._watches[plan.id]
             resolved = incident.verdict.resolution if incident.verdict.state is VerdictState.RESOLVED else None
-            watch.blind_s += blind_s
+            # a plan that came under watch only now missed nothing: never more than it was watched at all
+            watch.blind_s = min(watch.blind_s + blind_s, (now - watch.since).total_seconds())
             progress = await self._ranks.recall(plan.job) if plan.job is not None else None
             seen[plan.id] = look(progress, plan, watch, self._policy, now, resolved)
         return seen

@@ -104,17 +104,19 @@ def _awaiting(plan: Plan, verdict: Verdict, ctx: Context) -> Go | Stay:
 
 
 def _approved(plan: Plan, verdict: Verdict, ctx: Context) -> Go | Stay:
+    expired = plan.expires_at is not None and ctx.now >= plan.expires_at
     if ctx.paused:
-        return Stay(f"recovery is paused {ctx.paused}")
+        paused = f"recovery is paused {ctx.paused}"
+        return _in_vain(ctx, paused) if expired else Stay(paused)
     if plan.approved_by == BY_POLICY and (why := _needs_person(plan, verdict, ctx)) is not None:
         return Go(PlanState.SUPERSEDED, f"the verdict lost its certainty: {why}", anew=True)
     answer = budget.answer(plan.action, plan.job, plan.host, ctx.usage, ctx.policy.budget, ctx.now)
     if isinstance(answer, budget.Refuse):
         return Go(PlanState.REFUSED, answer.reason)
     if isinstance(answer, budget.Wait):
-        if plan.expires_at is not None and ctx.now >= plan.expires_at:
-            return Go(PlanState.REFUSED, f"waited {ctx.policy.budget.wait_s_max:.0f} s in vain: {answer.reason}")
-        return Stay(answer.reason)
+        return _in_vain(ctx, answer.reason) if expired else Stay(answer.reason)
+    if expired:  # the pause or the budget let go too late, or nobody led for so long: what was true then may not be now
+        return _in_vain(ctx, "its approval has run out")
     downtime_s = LADDER[plan.action].downtime_s * ctx.policy.prices.downtime_scale
     changes = {
         "fencing_token": ctx.token,
@@ -125,6 +127,10 @@ def _approved(plan: Plan, verdict: Verdict, ctx: Context) -> Go | Stay:
         "expires_at": None,
     }
     return Go(PlanState.EXECUTING, f"carried out under token {ctx.token}; {answer.left}", changes)
+
+
+def _in_vain(ctx: Context, why: str) -> Go:
+    return Go(PlanState.REFUSED, f"waited {ctx.policy.budget.wait_s_max:.0f} s in vain: {why}")
 
 
 def _needs_person(plan: Plan, verdict: Verdict, ctx: Context) -> str | None:
