@@ -59,3 +59,29 @@ def test_a_folder_that_is_gone_is_no_reason_to_fail(tmp_path: Path) -> None:
     marks = Bookmarks(tmp_path / "gone" / "marks")
     marks.keep({"a": 1})
     assert marks.get("a") == 1
+
+
+def test_spooled_marks_never_move_a_bookmark_back(tmp_path: Path) -> None:
+    marks = Bookmarks(tmp_path / "marks")
+    spooled = marks.next_number()
+    marks.keep({"kmsg/b1": 10, "journal": "s=1"})
+    marks.keep({"kmsg/b1": 20})
+    unheard = marks.next_number()
+    again = Bookmarks(tmp_path / "marks")
+    again.restore({"kmsg/b1": (10, spooled), "journal": ("s=2", unheard), "file/a": ("1:2:3", spooled)})
+    assert (again.get("kmsg/b1"), again.text("journal"), again.text("file/a")) == (20, "s=2", "1:2:3")
+    assert again.next_number() > unheard
+
+
+def test_marks_of_a_version_without_numbers_are_read(tmp_path: Path) -> None:
+    (tmp_path / "marks").write_bytes(b'{"kmsg/b1":7,"journal":"s=1"}\n')
+    marks = Bookmarks(tmp_path / "marks")
+    marks.restore({"kmsg/b1": (5, 0), "journal": ("s=2", 3)})
+    assert (marks.get("kmsg/b1"), marks.text("journal")) == (7, "s=2")
+
+
+def test_a_name_that_is_not_utf_8_has_a_mark_like_any_other(tmp_path: Path) -> None:
+    marks = Bookmarks(tmp_path / "marks")
+    marks.keep({"dump/\udcff.log": 1, "b": 2})
+    again = Bookmarks(tmp_path / "marks")
+    assert (again.get("dump/\udcff.log"), again.get("b")) == (1, 2)

@@ -99,15 +99,21 @@ class Running:
 
     def __init__(self, *scripts: Script, clock: FastClock | None = None) -> None:
         self.told: list[tuple[Source, Reading]] = []
+        self.safe = True
         self.tasks = Tasks()
         self.clock = clock or FastClock()
         self.schedule = Schedule(
             scripts,
-            lambda source, reading: self.told.append((source, reading)),
+            self._publish,
+            settled=lambda: self.safe,
             clock=self.clock,
             tasks=self.tasks,
             shorten=self.clock.shorten,
         )
+
+    def _publish(self, source: Source, reading: Reading) -> bool:
+        self.told.append((source, reading))
+        return self.safe
 
     async def __aenter__(self) -> Running:
         await self.schedule.start()
@@ -212,12 +218,13 @@ async def test_a_reading_that_could_not_be_published_is_offered_again_before_the
     running, refusals = Running(Script(Source.RDMA, *[Reading(samples=[state(str(n))]) for n in range(3)])), 2
     told = running.told
 
-    def publish(source: Source, reading: Reading) -> None:
+    def publish(source: Source, reading: Reading) -> bool:
         nonlocal refusals
         if refusals:
             refusals -= 1
             raise OSError(28, "no space left on device")
         told.append((source, reading))
+        return True
 
     running.schedule._publish = publish
     async with running:
@@ -231,12 +238,13 @@ async def test_a_reading_that_can_never_be_published_is_given_up_with_its_reason
     running = Running(script)
     told, offered = running.told, 0
 
-    def publish(source: Source, reading: Reading) -> None:
+    def publish(source: Source, reading: Reading) -> bool:
         nonlocal offered
         if reading.samples[0] == state("poison"):
             offered += 1
             raise ValueError("not to be encoded")
         told.append((source, reading))
+        return True
 
     running.schedule._publish = publish
     reasons: set[str] = set()
@@ -266,6 +274,21 @@ async def test_a_bookmark_that_cannot_move_makes_nothing_told_twice() -> None:
     async with running:
         await until(lambda: len(running.told) == 2, "both")
     assert [reading.samples for _, reading in running.told] == [[state("1")], [state("2")]]
+
+
+async def test_no_bookmark_moves_while_what_was_told_waits_in_memory() -> None:
+    moved: list[str] = []
+    script = Script(
+        Source.RDMA,
+        Reading(samples=[state("1")], kept=lambda: moved.append("told")),
+        Reading(kept=lambda: moved.append("nothing told")),
+        Reading(samples=[state("2")]),
+    )
+    running = Running(script)
+    running.safe = False
+    async with running:
+        await until(lambda: len(running.told) == 2, "all of it")
+    assert moved == []
 
 
 async def test_a_bug_in_one_source_takes_nobody_down() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +34,20 @@ def put(spool: DiskSpool, source: str = "a", padding: int = 0) -> int:
     seq = spool.next_seq(source)
     spool.append(message(seq, padding), source=source, seq=seq)
     return seq
+
+
+def put_safely(spool: DiskSpool) -> bool:
+    seq = spool.next_seq("a")
+    return spool.append(message(seq), source="a", seq=seq)
+
+
+def whole_body(segment: bytes) -> bytes:
+    """The first record's."""
+    return segment[8 : 8 + int.from_bytes(segment[:4], "little")]
+
+
+def whole_record(body: bytes) -> bytes:
+    return struct.pack("<II", len(body), zlib.crc32(body)) + body
 
 
 def waiting(spool: DiskSpool, count: int = 10_000) -> list[str]:
@@ -166,6 +182,131 @@ def test_a_disk_that_refuses_sends_the_newest_through_memory(spool: DiskSpool, m
     assert spool.state().trouble == ""
 
 
+def refuse(*_: object, **__: object) -> int:
+    raise OSError(24, "Too many open files")
+
+
+def test_what_waited_in_memory_is_written_before_what_comes_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    put(spool)
+    with monkeypatch.context() as patched:
+        patched.setattr("goodput_collector.adapters.spool.os.write", refuse)
+        assert not put_safely(spool)
+        assert not put_safely(spool)
+    on_its_way = list(spool.peek(2))
+    assert put_safely(spool)
+    assert waiting(spool) == [f"id/{seq}" for seq in (1, 2, 3, 4)]
+    for position, _ in on_its_way:  # one of them was peeked in memory and is on the disk by now
+        spool.acknowledge(position)
+    assert waiting(spool) == ["id/3", "id/4"]
+    spool.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert waiting(again) == ["id/3", "id/4"]
+    again.close()
+
+
+def test_a_segment_that_cannot_be_begun_sends_the_newest_through_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1", segment_bytes=600)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", refuse)
+        for _ in range(6):
+            put(spool)
+        assert "Too many open files" in spool.state().trouble
+        assert spool.state().waiting == 6
+        assert waiting(spool, 1) == ["id/1"]
+    put(spool)
+    assert spool.state().trouble == ""
+    assert waiting(spool) == [f"id/{seq}" for seq in range(1, 8)]
+    spool.close()
+
+
+def test_half_a_record_that_cannot_be_cut_off_hides_nothing_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    put(spool)
+    write = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr("goodput_collector.adapters.spool.os.write", lambda fd, data: write(fd, data[:20]))
+        patched.setattr("goodput_collector.adapters.spool.os.ftruncate", refuse)
+        put(spool)
+    put(spool)
+    spool.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert waiting(again) == ["id/1", "id/2", "id/3"]
+    again.close()
+
+
+def test_records_that_say_nothing_any_more_are_counted_and_passed_over(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1", segment_bytes=2000)
+    for _ in range(3):
+        put(spool)
+    spool.close()
+    (segment,) = tmp_path.glob("*.spool")
+    whole = segment.read_bytes()
+    strange = (
+        whole_record(b"no JSON"),
+        whole_record(whole_body(whole).replace(b"heartbeat.v1", b"heartbeat.v9")),
+        whole_record(whole_body(whole).replace(b'"interval_s":5.0', b'"interval_s":"five"')),
+        whole_record(whole_body(whole).replace(b'"time":"2026', b'"time":"when')),
+    )
+    segment.write_bytes(strange[0] + whole + b"".join(strange[1:]))
+    again = DiskSpool(tmp_path, boot_id="b1", segment_bytes=2000)
+    put(again)
+    assert again.state().waiting == 8
+    seen: list[str] = []
+    while batch := list(again.peek(3)):
+        for position, each in batch:
+            seen.append(each.id)
+            again.acknowledge(position)
+    assert seen == ["id/1", "id/2", "id/3", "id/4"]
+    assert (again.state().dropped, again.state().waiting) == (len(strange), 0)
+    again.close()
+
+
+def test_a_segment_that_is_gone_is_counted_and_holds_up_nothing(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1", segment_bytes=600)
+    for _ in range(100):
+        put(spool)
+    segments = sorted(tmp_path.glob("*.spool"))
+    segments[-2].unlink()
+    seen: list[str] = []
+    while batch := list(spool.peek(64)):
+        for position, each in batch:
+            seen.append(each.id)
+            spool.acknowledge(position)
+    assert seen[-1] == "id/100"
+    assert spool.state().dropped == 100 - len(seen) > 0
+    assert spool.state().waiting == 0
+    spool.close()
+
+
+def test_text_that_cannot_be_encoded_is_escaped(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    heartbeat = msgspec.structs.replace(message(1).data, host="log\udcff")
+    odd = msgspec.structs.replace(message(1), data=heartbeat, marks={"file/\udcfe": "1:2:3"})
+    assert spool.append(odd, source="a", seq=1)
+    (_, now), *_ = spool.peek(1)
+    spool.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    ((_, later),) = again.peek(1)
+    assert now.data == later.data
+    assert msgspec.to_builtins(later.data)["host"] == "log%FF"
+    assert again.marks == {"file/%FE": ("1:2:3", 1)}
+    again.close()
+
+
+def test_the_state_is_a_picture_that_another_thread_may_look_at(spool: DiskSpool) -> None:
+    put(spool)
+    before = spool.state()
+    put(spool)
+    assert (before.waiting, spool.state().waiting) == (1, 2)
+
+
 def test_two_collectors_cannot_share_a_directory(tmp_path: Path) -> None:
     first = DiskSpool(tmp_path, boot_id="b1")
     with pytest.raises(StartError) as raised:
@@ -250,7 +391,7 @@ def test_bookmarks_are_in_the_same_write_as_the_message_that_they_stand_for(tmp_
         )
     spool.close()
     again = DiskSpool(tmp_path, boot_id="b1")
-    assert again.marks == {"kmsg/b1": 2, "journal": "s=2"}
+    assert again.marks == {"kmsg/b1": (2, 2), "journal": ("s=2", 2)}
     again.close()
 
 

@@ -44,8 +44,9 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     metrics = Metrics("collector", fabric=settings.fabric)
     boot_id = read_boot_id(settings.proc_root)
     directory = settings.spool_directory
+    bookmarks = Bookmarks(directory / "bookmarks")
     try:
-        spool = DiskSpool(directory, boot_id=boot_id, bytes_max=settings.spool_bytes)
+        spool = DiskSpool(directory, boot_id=boot_id, bytes_max=settings.spool_bytes, mark_number=bookmarks.next_number)
     except OSError as error:
         raise StartError(
             f"cannot use {directory} for the spool: {error.strerror or error}",
@@ -56,11 +57,10 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     publisher = Publisher(
         origin, spool, connection.connect, clock=clock, tasks=tasks, measures_every_s=settings.measures_every_s
     )
-    bookmarks = Bookmarks(directory / "bookmarks")
-    bookmarks.keep(spool.marks)  # of what was spooled before a kill that the bookmarks have not heard of
+    bookmarks.restore(spool.marks)  # of what was spooled before a kill that the bookmarks have not heard of
     given = Given(settings=settings, boot_id=boot_id, clock=clock, bookmarks=bookmarks)
     readers = all_readers(given)
-    schedule = Schedule(readers, publisher.publish, clock=clock, tasks=tasks)
+    schedule = Schedule(readers, publisher.publish, settled=lambda: publisher.settled, clock=clock, tasks=tasks)
     heartbeat = Heartbeat(publisher, schedule.conditions, interval_s=settings.heartbeat_s, clock=clock, tasks=tasks)
 
     async def reachable() -> bool:

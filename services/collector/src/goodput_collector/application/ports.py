@@ -33,9 +33,9 @@ class Reading:
     """What one read of a source gave. `trouble` is a part that could not be read while the rest could. `covered` names every
     component that was looked at, whether or not it had anything to tell; None: as at the last read. `snapshots` is the
     topology, when it has changed or is to be told again. `kept` is called once all of it is in the spool, from where kill -9
-    does not take it away: only then may a reader's bookmark move. A reading that came after its deadline is published too.
-    `marks` are those bookmarks: they are spooled with the last message of the reading, in one write, so that not even a
-    kill between the two can tell anything twice."""
+    does not take it away (so not while the disk refuses): only then may a reader's bookmark move. A reading that came after
+    its deadline is published too. `marks` are those bookmarks: they are spooled with the last message of the reading, in one
+    write, so that not even a kill between the two can tell anything twice."""
 
     samples: Sequence[Sample] = ()
     dumps: Sequence[FlightRecorderDump] = ()
@@ -95,7 +95,8 @@ class Spool(Protocol):
     def next_seq(self, source: str) -> int:
         """The next number of `source` in this boot: from 1, never twice, never back, also after kill -9."""
 
-    def append(self, message: Outgoing, *, source: str, seq: int) -> None: ...
+    def append(self, message: Outgoing, *, source: str, seq: int) -> bool:
+        """Never fails. False: it waits in memory, where kill -9 takes it away, so its bookmarks must not move."""
 
     def peek(self, count: int) -> Iterable[tuple[int, Outgoing]]:
         """The oldest `count` messages that are not acknowledged, each with its position."""
@@ -103,6 +104,7 @@ class Spool(Protocol):
     def acknowledge(self, position: int) -> None:
         """Everything up to and including `position` has been stored by the server."""
 
-    def state(self) -> SpoolState: ...
+    def state(self) -> SpoolState:
+        """As of the last change; from any thread."""
 
     def close(self) -> None: ...

@@ -88,6 +88,8 @@ class Publisher(Part):
         self._measures_every_s = measures_every_s
         self._thinning = Thinning()
         self.thinned_to_s = 0.0
+        self.settled = True
+        """Is everything that was published on the disk or sent? May be asked from any thread."""
         self.published = 0
         self.refused = 0
         self.reachable: bool | None = None
@@ -105,8 +107,9 @@ class Publisher(Part):
         await stop_task(self._sending)
         self._spool.close()
 
-    def publish(self, source: Source, reading: Reading) -> None:
-        """Number, spool and send. Returns at once. While the spool fills up, low-value samples are held back."""
+    def publish(self, source: Source, reading: Reading) -> bool:
+        """Number, spool and send. Returns at once: whether all of it is safe. While the spool fills up, low-value samples
+        are held back."""
         thinned_to_s = self._thin()
         every_s = max(thinned_to_s, self._measures_every_s)
         told = self._thinning.take(source, reading.samples, every_s=every_s, now_s=self._clock.monotonic_s())
@@ -135,6 +138,7 @@ class Publisher(Part):
         for snapshot in reading.snapshots:
             subject = subjects.topology(snapshot.fabric, snapshot.source)
             self._publish_beside(f"{source}_snapshot", subject, snapshot)
+        return self.settled
 
     def _thin(self) -> float:
         thinned_to_s = thinned_to(self._spool.state().filled)
@@ -214,7 +218,7 @@ class Publisher(Part):
             data=data,
             marks=marks or {},
         )
-        self._spool.append(message, source=source, seq=seq)
+        self.settled = self._spool.append(message, source=source, seq=seq)  # in order: a later one is as safe as all before
         self._more.set()
 
     async def _send_for_ever(self) -> None:

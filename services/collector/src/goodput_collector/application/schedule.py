@@ -54,22 +54,25 @@ class Condition:
 
 
 class Schedule(Part):
-    """`publish` gets each reading that has something in it, in the event loop. `shorten` is how long a source's thread
-    really waits when it is to wait so many seconds: tests have no time."""
+    """`publish` gets each reading that has something in it, in the event loop, and says whether it is safe from kill -9.
+    `settled`: is all that was published before? Else a reading with nothing in it moves no bookmark either. `shorten` is how
+    long a source's thread really waits when it is to wait so many seconds: tests have no time."""
 
     name = "sources"
 
     def __init__(
         self,
         readers: Sequence[SourceReader],
-        publish: Callable[[Source, Reading], None],
+        publish: Callable[[Source, Reading], bool],
         *,
+        settled: Callable[[], bool] = lambda: True,
         clock: Clock,
         tasks: Tasks,
         shorten: Callable[[float], float] = lambda seconds: seconds,
     ) -> None:
         self._readers = readers
         self._publish = publish
+        self._settled = settled
         self._clock = clock
         self._tasks = tasks
         self._shorten = shorten
@@ -128,15 +131,16 @@ class Schedule(Part):
         if reading.covered is not None:
             condition.looked_at = tuple(reading.covered)
         if not (reading.samples or reading.dumps or reading.snapshots):
-            _kept(reading, condition.name)
+            if self._settled():
+                _kept(reading, condition.name)
             return
         done = threading.Event()
         failed: list[Exception] = []
 
         def publish() -> None:
             try:
-                self._publish(reader.source, reading)
-                _kept(reading, condition.name)
+                if self._publish(reader.source, reading):
+                    _kept(reading, condition.name)
             except Exception as error:  # noqa: BLE001 - the source's thread raises it
                 failed.append(error)
             finally:

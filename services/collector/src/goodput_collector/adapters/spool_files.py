@@ -1,0 +1,72 @@
+"""The small files beside a spool's segments: its lock, and the numbers that were given out."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+
+from goodput_common.runtime.lifecycle import StartError
+
+_NUMBERS_BYTES = 4096
+_encoder = msgspec.json.Encoder()
+
+
+class _Numbers(msgspec.Struct):
+    boot_id: str
+    last: dict[str, int]
+
+
+class Numbers:
+    """The last number that was given out to each source in this boot. Raises OSError when the file cannot be made."""
+
+    def __init__(self, path: Path, *, boot_id: str) -> None:
+        self._boot_id = boot_id
+        self._last: dict[str, int] = {}
+        self._fd = open_file(path)
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            numbers = msgspec.json.decode(os.pread(self._fd, _NUMBERS_BYTES, 0), type=_Numbers)
+            if numbers.boot_id == boot_id:
+                self._last = numbers.last
+
+    def next(self, source: str) -> int:
+        self._last[source] = self._last.get(source, 0) + 1
+        return self._last[source]
+
+    def learn(self, source: str, seq: int) -> None:
+        self._last[source] = max(seq, self._last.get(source, 0))
+
+    def write(self) -> None:
+        """In place, in a page that is there already: a full disk cannot stop it, nor kill -9 leave half of it."""
+        text = _encoder.encode(_Numbers(boot_id=self._boot_id, last=self._last))
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, text.ljust(_NUMBERS_BYTES), 0)
+
+    def close(self) -> None:
+        close_file(self._fd)
+
+
+def open_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def close_file(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+def lock(directory: Path) -> int:
+    """Raises StartError when another collector has the directory."""
+    fd = open_file(directory / "lock")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise StartError(
+            f"another collector uses {directory}",
+            do_next="stop it, or give this one its own GOODPUT_SPOOL_DIR or GOODPUT_HOST",
+        ) from None
+    return fd
