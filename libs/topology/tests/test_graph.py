@@ -140,6 +140,17 @@ def test_an_alias_that_two_components_share_resolves_to_neither() -> None:
     assert fabric.canonical("nic:a/eth1/1") == "nic:a/eth1/1"
 
 
+def test_both_ports_of_an_adapter_are_found_by_their_functions() -> None:
+    zero = component("nic:a/mlx5_0/1", ComponentKind.NIC, pci="0000:9b:00")
+    one = component("nic:a/mlx5_1/1", ComponentKind.NIC, pci="0000:9b:00.1")
+    fabric = Fabric.build("f", [component("host:a", ComponentKind.HOST), zero, one], [])
+    for alias in ("9b:00.0", "9b:00", "0000:9B:00", "00000000:9b:00.0"):
+        assert fabric.resolve("a", alias) == zero.id
+    for alias in ("9b:00.1", "0000:9B:00.1", "00000000:9b:00.1"):
+        assert fabric.resolve("a", alias) == one.id
+    assert fabric.resolve("a", "9b:00.2") is None  # a virtual function that nobody described
+
+
 def test_an_alias_of_another_kind_does_not_change_an_id() -> None:
     assert POD.canonical("gpu:h1/rdma3") == "gpu:h1/rdma3"
 

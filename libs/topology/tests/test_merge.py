@@ -67,7 +67,7 @@ def scanned(nic: ComponentId, host: ComponentId, guid: str = "e09d7303007a4bd8")
     ("source", "is_one"),
     [
         ("discovery-h7", Standing.HOST),
-        ("lldp-leaf-2", Standing.SWITCH),
+        ("switch-leaf-2", Standing.SWITCH),
         ("ibnet-h1", Standing.SCAN),
         ("lab", Standing.DRAWN),
     ],
@@ -139,11 +139,99 @@ def test_what_two_adapters_share_names_neither() -> None:
         record("nic:h7/b/1", mac="00:11:22:33:44:55"),
     )
     switch = said(
-        "lldp-leaf", record("nic:x/y/1", mac="00:11:22:33:44:55"), record("switch:leaf"), record("port:leaf/1"),
+        "switch-leaf", record("nic:x/y/1", mac="00:11:22:33:44:55"), record("switch:leaf"), record("port:leaf/1"),
         part("port:leaf/1", "switch:leaf"), cable("port:leaf/1", "nic:x/y/1"),
     )  # fmt: skip
     fabric = joined(host, switch)
     assert fabric.link_of("nic:h7/a/1") is None and fabric.link_of("nic:h7/b/1") is None
+
+
+# -- two hosts that speak for themselves ------------------------------------------------------------------------------
+
+
+def gpus(host: str, *uuids: str, after_s: float = 0.0, missing: str = "") -> TopologySnapshot:
+    whole = ids.host_id(host)
+    found: list[ComponentRecord | EdgeRecord] = [record(whole)]
+    for at, uuid in enumerate(uuids):
+        gone = {"missing": "true"} if uuid == missing else {}
+        found += [record(f"gpu:{host}/{at}", uuid=uuid, **gone), part(f"gpu:{host}/{at}", whole)]
+    return said(f"discovery-{host}", *found, after_s=after_s)
+
+
+@pytest.mark.parametrize("uuids", [("U-a1", "U-b1"), ("U-a1",), ("U-a0", "U-a1")])
+def test_a_gpu_put_from_one_host_into_another_does_not_make_them_one(uuids: tuple[str, ...]) -> None:
+    """Down to a host whose every part came from the other: two machines that speak for themselves are two."""
+    fabric = joined(gpus("a", "U-a0", "U-a1"), gpus("b", *uuids, after_s=60))
+    assert set(fabric.hosts()) == {"a", "b"}
+    assert len(fabric.gpus_of_host("a")) == 2 and len(fabric.gpus_of_host("b")) == len(uuids)
+    assert fabric.resolve(None, "U-a1") == f"gpu:b/{uuids.index('U-a1')}"
+
+
+def test_the_newer_snapshot_has_a_gpu_that_two_hosts_claim_and_the_other_is_kept_as_a_contradiction() -> None:
+    fabric = joined(gpus("b", "U-1", after_s=10), gpus("a", "U-0", "U-1", after_s=99))
+    assert fabric.resolve(None, "U-1") == "gpu:a/1"
+    assert "uuid" not in fabric.components["gpu:b/0"].attrs
+    (only,) = fabric.contradictions
+    assert (only.component, only.what, only.kept_from, only.other_from) == ("gpu:a/1", "uuid", "discovery-a", "discovery-b")
+
+
+def test_a_host_that_misses_a_gpu_does_not_have_it_however_new_its_word() -> None:
+    fabric = joined(gpus("a", "U-0", "U-1", missing="U-1", after_s=99), gpus("b", "U-1"))
+    assert fabric.resolve(None, "U-1") == "gpu:b/0"
+
+
+def test_two_hosts_of_one_short_name_are_two_and_the_short_name_is_neithers() -> None:
+    first, second = gpus("n1.pod-a", "U-a"), gpus("n1.pod-b", "U-b")
+    short = said("file", record("host:n1", rack="r1"))
+    full = said("lab", record("host:n1.pod-b", rack="r2"))
+    fabric = joined(first, second, short, full)
+    assert {"n1.pod-a", "n1.pod-b"} <= set(fabric.hosts())
+    assert len(fabric.gpus_of_host("n1.pod-a")) == len(fabric.gpus_of_host("n1.pod-b")) == 1
+    assert (fabric.attr("host:n1.pod-a", "rack"), fabric.attr("host:n1.pod-b", "rack")) == ("", "r2")
+    alone = joined(first, short)
+    assert alone.hosts() == ("n1.pod-a",) and alone.attr("host:n1.pod-a", "rack") == "r1"
+
+
+def nics(host: str, **macs: str) -> TopologySnapshot:
+    whole = ids.host_id(host)
+    found: list[ComponentRecord | EdgeRecord] = [record(whole)]
+    for name, mac in macs.items():
+        found += [record(f"nic:{host}/{name}/1", netdev=name, mac=mac), part(f"nic:{host}/{name}/1", whole)]
+    return said(f"discovery-{host}", *found)
+
+
+FIXED = "be:3a:f2:b6:05:9f"  # the management controller's USB adapter, the same in every server of the model
+
+
+def test_one_mac_address_in_two_hosts_is_two_adapters_and_names_neither() -> None:
+    hosts = nics("a", usb0=FIXED, eth0="02:00:00:00:00:0a"), nics("b", enx9f=FIXED, eth0="02:00:00:00:00:0b")
+    port = "port:leaf/1"
+    heard = said(
+        "switch-leaf", record("switch:leaf"), record(port, lldp_system="?", lldp_port=FIXED), part(port, "switch:leaf")
+    )
+    fabric = joined(*hosts, heard)
+    assert set(fabric.hosts()) == {"a", "b"}
+    assert set(fabric.nics_of_host("a")) == {"nic:a/usb0/1", "nic:a/eth0/1"}
+    assert set(fabric.nics_of_host("b")) == {"nic:b/enx9f/1", "nic:b/eth0/1"}
+    assert fabric.link_of(port) is None
+    told = said("switch-leaf", record("nic:x/y/1", mac="02:00:00:00:00:0b"), *neighbour("nic:x/y/1", port)[1:])
+    assert joined(*hosts, told).peer_of(port) == "nic:b/eth0/1"
+
+
+def test_clones_with_all_addresses_in_common_stay_two_hosts() -> None:
+    fabric = joined(nics("a", eth0=FIXED), nics("b", eth0=FIXED))
+    assert set(fabric.nics_of_host("a")) == {"nic:a/eth0/1"} and set(fabric.nics_of_host("b")) == {"nic:b/eth0/1"}
+
+
+def test_what_a_host_heard_of_another_over_a_cable_is_that_others_adapter() -> None:
+    """Back to back: LLDP knows the interface and the MAC address, and the other host knows itself."""
+    own = nics("h8", eth2="02:00:00:00:00:08")
+    theirs = "nic:h8.example/eth2/1"
+    heard = said(
+        "discovery-z", record("host:z"), record("nic:z/e/1"), part("nic:z/e/1", "host:z"),
+        record(theirs, netdev="eth2", mac="02:00:00:00:00:08"), cable("nic:z/e/1", theirs),
+    )  # fmt: skip
+    assert joined(own, heard).peer_of("nic:z/e/1") == "nic:h8/eth2/1"
 
 
 def neighbour(nic: ComponentId, port: ComponentId) -> list[ComponentRecord | EdgeRecord]:
@@ -154,7 +242,7 @@ def neighbour(nic: ComponentId, port: ComponentId) -> list[ComponentRecord | Edg
 def test_a_cable_seen_from_both_ends_is_one_link() -> None:
     host = said("discovery-h7", record(HOST), *neighbour(NIC, "port:leaf-2/etp1"))
     switch = said(
-        "lldp-leaf-2", record("switch:leaf-2"), record("port:leaf-2/Ethernet8", alias="etp1"), record(NIC),
+        "switch-leaf-2", record("switch:leaf-2"), record("port:leaf-2/Ethernet8", alias="etp1"), record(NIC),
         part("port:leaf-2/Ethernet8", "switch:leaf-2"), cable("port:leaf-2/Ethernet8", NIC),
     )  # fmt: skip
     fabric = joined(host, switch)
@@ -174,9 +262,9 @@ def test_a_cable_seen_from_both_ends_is_one_link() -> None:
 def test_whom_a_switch_heard_without_knowing_is_known_here(heard: dict[str, str]) -> None:
     host = said("discovery-h7", record(HOST), record(NIC, netdev="ib0", mac="e0:9d:73:00:00:07"), part(NIC, HOST))
     port = "port:leaf-2/Ethernet8"
-    switch = said("lldp-leaf-2", record("switch:leaf-2"), record(port, **heard), part(port, "switch:leaf-2"))
+    switch = said("switch-leaf-2", record("switch:leaf-2"), record(port, **heard), part(port, "switch:leaf-2"))
     assert joined(host, switch).peer_of(NIC) == port
-    stranger = said("lldp-leaf-2", record("switch:leaf-2"), record(port, lldp_system="x", lldp_port="y"))
+    stranger = said("switch-leaf-2", record("switch:leaf-2"), record(port, lldp_system="x", lldp_port="y"))
     assert joined(host, stranger).link_of(port) is None
 
 
@@ -187,7 +275,7 @@ def test_a_switch_is_one_by_its_chassis_under_its_full_name_and_its_short_one() 
         record(NIC), cable(NIC, "port:leaf-2.dc1.example/E1"),
     )  # fmt: skip
     switch = said(
-        "lldp-leaf-2", record("switch:leaf-2", mac="AA:BB:CC:DD:EE:FF", tier="leaf"), record("port:leaf-2/E1"),
+        "switch-leaf-2", record("switch:leaf-2", mac="AA:BB:CC:DD:EE:FF", tier="leaf"), record("port:leaf-2/E1"),
         part("port:leaf-2/E1", "switch:leaf-2"),
     )  # fmt: skip
     for snapshots in ((host, switch), (switch, host)):
@@ -216,7 +304,7 @@ def test_of_two_hosts_that_claim_one_port_the_one_that_changed_last_has_it() -> 
 
 def test_a_switch_that_confirms_a_host_beats_a_later_claim() -> None:
     confirmed = said("discovery-h7", record(HOST), *neighbour(NIC, "port:leaf-2/1"))
-    switch = said("lldp-leaf-2", *neighbour(NIC, "port:leaf-2/1"))
+    switch = said("switch-leaf-2", *neighbour(NIC, "port:leaf-2/1"))
     later = said("discovery-h8", record("host:h8"), *neighbour("nic:h8/mlx5_0/1", "port:leaf-2/1"), after_s=60)
     assert joined(later, switch, confirmed).peer_of("port:leaf-2/1") == NIC
 
@@ -272,15 +360,20 @@ def test_an_nvlink_domain_is_known_by_its_gpus() -> None:
 
 def test_a_source_that_goes_back_on_a_component_leaves_the_others_edge_in_the_air() -> None:
     """One source may not make another's snapshot unusable."""
-    switch = said("lldp-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))
+    switch = said("switch-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))
     fabric = joined(switch, said("discovery-h7", record(HOST), version=2))
     assert fabric.link_of("port:leaf-2/1") is None
     assert [(each.component, each.what) for each in fabric.contradictions] == [(NIC, "cabled")]
 
 
+def test_an_edge_from_a_thing_to_itself_is_no_edge() -> None:
+    itself = said("discovery-h2", cable(NIC, NIC), rail(NIC, NIC), part(NIC, NIC))
+    assert joined(DISCOVERED, itself).link_of(NIC) is None
+
+
 def test_a_snapshot_by_itself_must_fit_together() -> None:
     with pytest.raises(InvalidFabric, match="no component nic:h7/mlx5_0/1"):
-        check([said("lldp-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))])
+        check([said("switch-leaf-2", record("switch:leaf-2"), record("port:leaf-2/1"), cable("port:leaf-2/1", NIC))])
     check([DISCOVERED])
     check([])
 
@@ -320,7 +413,7 @@ RECORDS = st.builds(ComponentRecord, id=IDS, kind=st.sampled_from(ComponentKind)
     lambda id, attrs: record(id, **attrs), IDS.filter(lambda each: ":" in each and each[-1] != ":"), ATTRS
 )
 EDGES = st.builds(EdgeRecord, a=IDS, b=IDS, relation=st.sampled_from(Relation), attrs=ATTRS)
-SOURCES = st.sampled_from(["discovery-h1", "discovery-h2", "lldp-s", "ibnet-h1", "file", "lab"])
+SOURCES = st.sampled_from(["discovery-h1", "discovery-h2", "switch-s", "ibnet-h1", "file", "lab"])
 SNAPSHOTS = st.lists(
     st.builds(
         lambda source, components, edges, version, after_s: said(

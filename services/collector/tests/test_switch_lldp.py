@@ -23,6 +23,7 @@ from goodput_collector.domain.switch_lldp import (
 from goodput_common.contracts import ids
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
 from goodput_topology.graph import Fabric
+from goodput_topology.merge import Standing, standing
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOST = {"system": "h0.example.net", "port": "eth2", "station": YES}
@@ -210,3 +211,10 @@ def test_whatever_neighbours_say_the_snapshot_fits_together(facts: list[Neighbou
         table.neighbours.take(fact, 0.0)
     snapshots = table.tell()
     assert len(Fabric.from_snapshots("f", snapshots)) >= 3
+
+
+def test_a_switchs_snapshot_is_known_by_its_name_where_sources_come_together() -> None:
+    table = Table()
+    (snapshot,) = table.tell()
+    assert snapshot.source == table.neighbours.source == "switch-leaf-1"
+    assert standing(snapshot.source) is Standing.SWITCH

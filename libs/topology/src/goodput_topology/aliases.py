@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.topology import ComponentRecord
+from goodput_topology.identity import normal
 
 ALIAS_ATTRS = ("pci", "uuid", "guid", "netdev", "rdma", "addr", "serial", "mac", "alias")
 GLOBAL_ATTRS = ("uuid", "guid", "addr", "serial", "mac")  # unique in the whole fabric, so they resolve without a host
@@ -19,12 +19,10 @@ GLOBAL_ATTRS = ("uuid", "guid", "addr", "serial", "mac")  # unique in the whole 
 
 def spellings(alias: str) -> tuple[str, ...]:
     """The forms under which an alias is kept: as written in lower case, a PCI address in its normal form, and a GID that
-    holds an IPv4 address as that address."""
+    holds an IPv4 address as that address. A function other than 0 stays in the normal form: it is another adapter."""
     text = alias.strip().lower().removeprefix("::ffff:")
-    try:
-        return (text, ids.normal_pci(text))
-    except ValueError:
-        return (text,)
+    usual = normal("pci", text)
+    return (text,) if usual == text else (text, usual)
 
 
 def scopes(records: Mapping[ComponentId, ComponentRecord]) -> dict[str, tuple[ComponentId, ...]]:

@@ -8,10 +8,15 @@ common, the strongest first:
 1. what is unique by nature: a GUID, a UUID;
 2. the place: the PCI address on one host;
 3. the id itself;
-4. other names on one host or switch: interface, RDMA device, port alias; a MAC address; a host's name without its domain.
+4. other names on one host or switch: interface, RDMA device, port alias, MAC address; a host's name without its domain.
 
 Two components of *one* source are never the same: it tells them apart, so it knows. What fits two is no key at all. A host
 or an NVLink domain that is known under another name is found by its parts: whose adapters are h7's is h7.
+
+A host that speaks *for itself* keeps its name, whatever it has in common with another that does: `n1.pod-a` and `n1.pod-b`
+are two, and so are clones of one machine. A MAC address is no exception: every server of a model may have the same one at
+its management controller's USB adapter. It finds an adapter of *any* host only for what somebody heard over LLDP, and only
+where a single host has it.
 """
 
 from __future__ import annotations
@@ -28,26 +33,36 @@ Key = tuple[str, ...]
 _BY_PARTS = (ComponentKind.HOST, ComponentKind.NVDOMAIN)
 _SCOPED_BY_HOST = frozenset({ComponentKind.GPU, ComponentKind.NIC, ComponentKind.NVLINK, ComponentKind.NVSWITCH})
 
+_SHORT_HOST, _ANY_NIC = ("short", ComponentKind.HOST), ("mac", ComponentKind.NIC)
+_HOSTS_SHARE = frozenset({"short", "mac"})  # what two hosts may well have in common
+
 
 class Identity:
     """What is known so far: canonical ids, and the keys under which each is found."""
 
     def __init__(self) -> None:
         self.known: dict[ComponentId, ComponentKind] = {}
+        self._of_itself: set[Key] = set()  # keys that a host gave of itself
         self._keys: dict[Key, ComponentId | None] = {}  # None: fits two, so it is no key
         self._whole_of: dict[tuple[ComponentKind, ComponentId], ComponentId] = {}  # (kind of whole, part) -> whole
 
     def lay(
-        self, components: Mapping[ComponentId, ComponentRecord], edges: Iterable[EdgeRecord]
+        self,
+        components: Mapping[ComponentId, ComponentRecord],
+        edges: Iterable[EdgeRecord],
+        *,
+        host: str = "",
+        hears: bool = False,
     ) -> dict[ComponentId, ComponentId]:
         """One source's components upon what is known: its id -> the canonical id, for all that could be placed. One that
-        would be a second component in another's place is left out."""
+        would be a second component in another's place is left out. `host` is who speaks for itself, "" for any other sort
+        of source; `hears`: it tells of others what LLDP said. Hosts come before all others."""
         parts = _parts(components, edges)
         if not self.known:
             placed = {each: each for each in components}
         else:
-            placed = _Layer(self, components, parts).place()
-        self._learn(components, placed, parts)
+            placed = _Layer(self, components, parts, host=host, hears=hears).place()
+        self._learn(components, placed, parts, host)
         return placed
 
     def find(self, key: Key) -> ComponentId | None:
@@ -57,8 +72,10 @@ class Identity:
         """The adapter or port that somebody else describes: the name of a host or switch, and words of which one names a
         port of it or is a MAC address. None where nothing fits."""
         short = system.partition(".")[0].lower()
-        host = self.find(("short", ComponentKind.HOST, short))
-        switch = self.find(("short", ComponentKind.SWITCH, short))
+        host, switch = (
+            full if (full := f"{kind}:{system}") in self.known else self.find(("short", kind, short))
+            for kind in (ComponentKind.HOST, ComponentKind.SWITCH)
+        )
         for word in words:
             for whole, key in ((host, "nic"), (switch, "port")):
                 if whole is None or not word:
@@ -79,6 +96,7 @@ class Identity:
         components: Mapping[ComponentId, ComponentRecord],
         placed: Mapping[ComponentId, ComponentId],
         parts: Mapping[ComponentId, list[ComponentId]],
+        host: str,
     ) -> None:
         fresh: dict[Key, ComponentId | None] = {}
         for own, canonical in placed.items():
@@ -88,7 +106,14 @@ class Identity:
                 if fresh.setdefault(key, canonical) != canonical:
                     fresh[key] = None
         for key, found in fresh.items():
-            self._keys.setdefault(key, found)  # who spoke first has the key
+            if host and found is not None and key[0] in _HOSTS_SHARE and _scope(found) == host:
+                if key in self._of_itself and self._keys[key] != found:
+                    self._keys[key] = None
+                else:  # better than what another had heard of it
+                    self._of_itself.add(key)
+                    self._keys[key] = found
+            else:
+                self._keys.setdefault(key, found)  # who spoke first has the key
         for whole, members in parts.items():
             if whole in placed:
                 for part in members:
@@ -104,7 +129,11 @@ class _Layer:
         identity: Identity,
         components: Mapping[ComponentId, ComponentRecord],
         parts: Mapping[ComponentId, list[ComponentId]],
+        *,
+        host: str,
+        hears: bool,
     ) -> None:
+        self._host, self._hears = host, hears
         self._identity = identity
         self._components = components
         self._parts = parts
@@ -121,7 +150,7 @@ class _Layer:
             for own, record in self._components.items()
             if own not in self._placed and record.kind is not ComponentKind.NVDOMAIN
         ]
-        for strength in (_places, _same_id, _names):
+        for strength in (_places, _same_id, self._names):
             left = [each for each in left if not self._by_keys(each[0], each[1], strength(each[1], each[2]))]
         self._place_wholes(ComponentKind.NVDOMAIN)
         for own, record in self._components.items():
@@ -135,7 +164,7 @@ class _Layer:
                 self._place_whole(own, record)
 
     def _place_whole(self, own: ComponentId, record: ComponentRecord) -> None:
-        if own in self._identity.known:
+        if own in self._identity.known or (self._host and own == ids.host_id(self._host)):
             self._take(own, own, record.kind)
             return
         if record.kind in _BY_PARTS:
@@ -146,7 +175,17 @@ class _Layer:
             }
             if len(wholes) == 1 and self._take(own, wholes.pop(), record.kind):
                 return
-        self._by_keys(own, record, _names(record, own))
+        self._by_keys(own, record, self._names(record, own))
+
+    def _names(self, record: ComponentRecord, canonical: ComponentId) -> Iterator[Key]:
+        """The names that may find something, said by this source."""
+        heard = self._hears and not (self._host and _scope(record.id) == self._host)
+        for key in _names(record, canonical):
+            if key[:2] == _SHORT_HOST and self._host:
+                continue
+            if key[:2] == _ANY_NIC and not heard:
+                continue
+            yield key
 
     def _by_keys(self, own: ComponentId, record: ComponentRecord, keys: Iterable[Key]) -> bool:
         for key in keys:
@@ -210,6 +249,8 @@ def _names(record: ComponentRecord, canonical: ComponentId) -> Iterator[Key]:
         device, _, port = rest.rpartition("/")
         names = dict.fromkeys((device, record.attrs.get("rdma", ""), record.attrs.get("netdev", "")))
         yield from (("nic", scope, name, port) for name in names if name)
+        if mac := record.attrs.get("mac"):
+            yield "nic-mac", scope, normal("mac", mac)
     elif kind is ComponentKind.PORT:
         names = dict.fromkeys((rest, record.attrs.get("alias", ""), record.attrs.get("netdev", "")))
         yield from (("port", scope, name) for name in names if name)

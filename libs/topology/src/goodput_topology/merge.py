@@ -29,19 +29,22 @@ from goodput_topology.build import index
 from goodput_topology.identity import Identity, normal
 
 CONTRADICTIONS_MAX = 1000
-HOST_PREFIX, SWITCH_PREFIX, SCAN_PREFIX = "discovery-", "lldp-", "ibnet-"
+HOST_PREFIX, SWITCH_PREFIX, SCAN_PREFIX = "discovery-", "switch-", "ibnet-"
 PURPOSE_ATTRS = frozenset({"rack", "pod", "block", "rail", "tier", "carries_traffic", "spare"})
 IDENTITY_ATTRS = frozenset({"pci", "uuid", "guid", "netdev", "rdma", "addr", "serial", "mac"})
 _COMPARED = PURPOSE_ATTRS | IDENTITY_ATTRS
 _WHOLES = frozenset({ComponentKind.HOST, ComponentKind.NVDOMAIN})
 _CABLED = frozenset({ComponentKind.NIC, ComponentKind.PORT, ComponentKind.NVLINK})
 
+_MOVABLE = frozenset({ComponentKind.GPU, ComponentKind.NIC})
+_UNIQUE_ATTRS = frozenset({"uuid", "guid"})
+
 
 class Standing(enum.IntEnum):
     """What sort of source this is, by its name. The smaller is asked first about what a thing *is*."""
 
     HOST = 0  # discovery-<host>
-    SWITCH = 1  # lldp-<switch>
+    SWITCH = 1  # switch-<switch>
     SCAN = 2  # ibnet-<host>
     DRAWN = 3  # a file, a generator, the lab: any other name
 
@@ -83,6 +86,11 @@ class _Said:
     components: dict[ComponentId, ComponentRecord] = field(default_factory=dict)
     edges: list[EdgeRecord] = field(default_factory=list)
     canonical: dict[ComponentId, ComponentId] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        """The host that speaks for itself; "" for any other source."""
+        return self.source.removeprefix(HOST_PREFIX) if self.standing is Standing.HOST else ""
 
     @property
     def by_identity(self) -> tuple[object, ...]:
@@ -155,9 +163,11 @@ class _Merge:
 
     def merged(self) -> Merged:
         identity = self._identity
+        self._moved()
         for one in self._said:
             sound = {own: record for own, record in one.components.items() if self._sound(one, record)}
-            one.canonical = identity.lay(sound, one.edges)
+            hears = one.standing in (Standing.HOST, Standing.SWITCH)
+            one.canonical = identity.lay(sound, one.edges, host=one.host, hears=hears)
             for own in sound.keys() - one.canonical.keys():
                 self._contradict(own, "record", "another component in its place", "-", "one more", one.source)
         self._attributes()
@@ -168,6 +178,31 @@ class _Merge:
         return Merged(tuple(self._records.values()), tuple(self._edges.values()), tuple(self._contradictions))
 
     # -- components ------------------------------------------------------------------------------------------------------
+
+    def _moved(self) -> None:
+        """A GPU or an adapter that two hosts have, by its UUID or GUID, was put from one into the other (or one is a clone):
+        the newer word has it. The older keeps its slot, of which is not known now what is in it, and nothing else of either
+        host is touched. One that is `missing` says itself that it is gone."""
+        claims: dict[tuple[str, ComponentKind, str], dict[str, list[ComponentRecord]]] = defaultdict(dict)
+        hosts = {one.source: one for one in self._said if one.host}
+        for one in hosts.values():
+            for record in one.components.values():
+                if _scope(record.id) != one.host or record.kind not in _MOVABLE:
+                    continue
+                for name in _UNIQUE_ATTRS & record.attrs.keys():
+                    if value := record.attrs[name]:
+                        claims[name, record.kind, normal(name, value)].setdefault(one.source, []).append(record)
+        for (name, _, _), told in sorted(claims.items()):
+            if len(told) < 2:
+                continue
+            has, *others = sorted(told, key=lambda each: (_all_missing(told[each]), -hosts[each].at, each))
+            for source in others:
+                for record in told[source]:
+                    known = hosts[source].components
+                    attrs = {key: value for key, value in known[record.id].attrs.items() if key != name}
+                    known[record.id] = ComponentRecord(id=record.id, kind=record.kind, attrs=attrs)
+                    kept = told[has][0]
+                    self._contradict(kept.id, name, kept.attrs[name], has, f"{record.id} has it", source)
 
     def _sound(self, one: _Said, record: ComponentRecord) -> bool:
         """Links follow from cables; anything else must be what its id says."""
@@ -228,9 +263,11 @@ class _Merge:
                 if a not in self._records or b not in self._records:
                     missing = b if a in self._records else a
                     self._contradict(missing, relation.value, "not described by anybody", "-", f"{a} - {b}", one.source)
+                elif a == b:
+                    continue  # said of one thing by two names, or by a source that no one checked
                 elif a == edge.a and b == edge.b:
                     yield one, edge
-                elif a != b:
+                else:
                     yield one, EdgeRecord(a=a, b=b, relation=relation, attrs=edge.attrs)
 
     def _part_of(self) -> None:
@@ -348,6 +385,10 @@ def _belief(told: list[tuple[_Said, EdgeRecord]]) -> tuple[bool, int, float]:
     observers = {one.source: one.at for one, _ in told if one.standing is not Standing.DRAWN}
     latest = max(observers.values(), default=max(one.at for one, _ in told))
     return not observers, -len(observers), -latest
+
+
+def _all_missing(records: list[ComponentRecord]) -> bool:
+    return all(each.attrs.get("missing") == "true" for each in records)
 
 
 def _scope(component: ComponentId) -> str:

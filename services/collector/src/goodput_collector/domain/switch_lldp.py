@@ -27,6 +27,7 @@ from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
 from goodput_topology.graph import Fabric
+from goodput_topology.merge import SWITCH_PREFIX
 from goodput_topology.snapshot import to_snapshots
 
 NEIGHBOURS_MAX = 4_096
@@ -98,7 +99,7 @@ class Neighbours:
 
     @property
     def source(self) -> str:
-        return f"switch-{self._switch}"
+        return f"{SWITCH_PREFIX}{self._switch}"
 
     def take(self, fact: NeighbourFact | NeighbourGone, monotonic_s: float) -> None:
         self._changed_at_s = monotonic_s
