@@ -87,7 +87,7 @@ def host(table: fake.Table, tmp_path: Path) -> Iterator[Host]:
     yield host
     table.unhang()
     patience_s = time.monotonic() + 10
-    while host.reader._lanes.stuck and time.monotonic() < patience_s:
+    while host.reader.hung and time.monotonic() < patience_s:
         time.sleep(0.01)
     host.reader.close()
 
@@ -278,11 +278,10 @@ def test_a_power_cap_is_no_throttling(host: Host, table: fake.Table) -> None:
 # -- lost, hung, back ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", ["!15", "!28"])
-def test_a_gpu_that_is_lost_is_told_once_and_the_others_go_on(host: Host, table: fake.Table, answer: str) -> None:
+def test_a_gpu_that_is_lost_is_told_once_and_the_others_go_on(host: Host, table: fake.Table) -> None:
     host.reader.open()
     host.read()
-    table.set({"gpu0.*": answer, "gpu1.GetTemperature.0": 80})
+    table.set({"gpu0.*": "!15", "gpu1.GetTemperature.0": 80})
     reading = host.read(1)
     (lost,) = events(reading, EventName.GPU_LOST)
     assert (lost.component, lost.severity) == (GPU0, Severity.FATAL)
@@ -306,6 +305,37 @@ def test_unknown_error_is_cannot_tell_once_and_lost_twice(host: Host, table: fak
     second = host.read(1)
     assert state(second, "gpu").value == "lost"
     assert len(events(second, EventName.GPU_LOST)) == 1
+
+
+@pytest.mark.parametrize("code", [20, 27, 28])
+def test_errors_of_no_memory_or_not_ready_are_never_a_loss(host: Host, table: fake.Table, code: int) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.*": f"!{code}"})
+    for _ in range(5):
+        assert not events(host.read(1), EventName.GPU_LOST)
+    table.drop("gpu0.*")
+    assert GPU0 in (host.read(1).covered or ())
+
+
+@pytest.mark.parametrize("code", [20, 999])
+def test_errors_of_all_gpus_at_once_are_the_drivers_and_no_gpu_is_lost(host: Host, table: fake.Table, code: int) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.*": f"!{code}", "gpu1.*": f"!{code}"})
+    for _ in range(3):
+        with pytest.raises(Unreadable, match="2 of 2 GPUs give no clear answer") as raised:
+            host.read(1)
+        assert "/dev/nvidia" in raised.value.remedy
+    host.reader.close()
+    table.set({"gpu0.Handle": f"!{code}", "gpu1.Handle": f"!{code}"})
+    with pytest.raises(Unreadable, match="2 of 2 GPUs give no clear answer"):
+        host.reader.open()
+    table.drop("gpu0.*", "gpu1.*", "gpu0.Handle", "gpu1.Handle")
+    host.reader.open()
+    reading = host.read(1)
+    assert {GPU0, GPU1} <= set(reading.covered or ())
+    assert not events(reading, EventName.GPU_LOST)
 
 
 def test_one_call_with_unknown_error_is_trouble_and_no_loss(host: Host, table: fake.Table) -> None:
@@ -347,6 +377,56 @@ def test_a_gpu_that_hangs_is_unreadable_and_the_others_are_read_all_the_same(hos
         reading = host.read(1)
     assert state(reading, "gpu").value == "present"
     assert reading.trouble == ""
+
+
+def test_a_gpu_that_hangs_when_asked_who_it_is_keeps_no_other_from_being_read(host: Host, table: fake.Table) -> None:
+    table.set({"gpu0.PciInfo": "hang"})
+    host.reader.open()
+    reading = host.read(1)
+    assert state(reading, "gpu", GPU1).value == "present"
+    assert state(reading, "gpu", "gpu:h0/0").value == "unreadable"
+    assert "not answered" in state(reading, "gpu", "gpu:h0/0").attrs["why"]
+    table.set({"gpu0.PciInfo": f"0000{fake.pci(0)}.0"})
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and GPU0 not in (reading.covered or ()):
+        reading = host.read(1)
+    assert {GPU0, GPU1} <= set(reading.covered or ())
+
+
+def test_a_renewal_on_a_driver_that_hangs_on_the_lost_gpu_leaves_the_others_known(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.*": "!15"})
+    host.read(1)
+    table.drop("gpu0.*")
+    table.set({"gpu0.PciInfo": "hang"})
+    host.read(RENEW_FIRST_S + 1)
+    host.read(1)
+    reading = host.read(1)
+    assert GPU1 in (reading.covered or ())
+    assert GPU0 not in (reading.covered or ())
+    assert f"{GPU0}: lost" in reading.trouble
+
+
+def test_an_nvml_that_does_not_start_anew_is_said_and_waited_for(host: Host, table: fake.Table) -> None:
+    host.reader.open()
+    host.read()
+    table.set({"gpu0.*": "!15"})
+    host.read(1)
+    table.drop("gpu0.*")
+    table.set({"sys.Init": "hang"})
+    with pytest.raises(Unreadable, match="has not let NVML start"):
+        host.read(RENEW_FIRST_S + 1)
+    host.reader.close()
+    with pytest.raises(Unreadable, match="has not let NVML start"):
+        host.reader.open()
+    table.drop("sys.Init")
+    patience_s = time.monotonic() + 20
+    while host.reader.hung and time.monotonic() < patience_s:
+        time.sleep(0.01)
+    host.reader.open()
+    host.read(1)  # goes on with the new start
+    assert GPU0 in (host.read(1).covered or ())
 
 
 def test_a_driver_that_answers_for_no_gpu_is_unknown(host: Host, table: fake.Table) -> None:

@@ -18,7 +18,8 @@ from goodput_collector.domain.dcgm_names import COUNTERS
 from goodput_collector.domain.gpu_cadence import DUTY, INTERVALS_S, STRETCHED_MAX, Cadence, Group
 from goodput_collector.domain.gpu_clocks import SETTLE_S, Throttling, held_down_by, reasons
 from goodput_collector.domain.gpu_fabric import fabric_state, health
-from goodput_collector.domain.gpu_presence import Gpu, Presence, Watch
+from goodput_collector.domain.gpu_memory import recovery_action_state
+from goodput_collector.domain.gpu_presence import Gpu, Presence, Watch, driver_in_doubt
 from goodput_collector.domain.gpu_ranks import Process, rank_of, ranks_state
 from goodput_collector.domain.gpu_return import Meaning, meaning, words
 from goodput_collector.domain.gpu_samples import NOISE, GpuSamples
@@ -29,7 +30,7 @@ from goodput_common.contracts.telemetry import EventName, Severity
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 GPU = Gpu(component="gpu:h0/0000:9b:00", attrs={"pci": "0000:9b:00", "uuid": "GPU-1", "index": "0"})
-codes = st.sampled_from([0, 1, 2, 3, 4, 9, 10, 15, 16, 18, 28, 999, 12345])
+codes = st.sampled_from([0, 1, 2, 3, 4, 9, 10, 15, 16, 18, 20, 27, 28, 999, 12345])
 
 
 # -- when to ask -----------------------------------------------------------------------------------------------------
@@ -115,6 +116,28 @@ def test_unknown_errors_count_only_where_nothing_else_is_answered() -> None:
     lost = watch.read(0, [999], AT)
     assert lost is not None
     assert (lost.name, lost.severity, lost.attrs["code"]) == (EventName.GPU_LOST, Severity.FATAL, "999")
+
+
+@pytest.mark.parametrize("code", [7, 10, 11, 20, 23, 27, 28, 29, 12345])
+def test_errors_that_say_nothing_of_being_there_are_never_a_loss(code: int) -> None:
+    watch = Watch(GPU)
+    for _ in range(5):
+        assert watch.read(0, [code], AT) is None
+        assert watch.presence is Presence.UNREADABLE
+    assert watch.read(0, [999], AT) is None  # the first of its kind
+    assert watch.read(0, [code], AT) is None
+    assert watch.read(0, [999], AT) is None  # and not two in a row
+
+
+@pytest.mark.parametrize(("gpus", "of", "driver"), [(1, 1, True), (1, 2, False), (3, 8, False), (5, 8, True), (8, 8, True)])
+def test_most_gpus_in_doubt_are_the_drivers_trouble(gpus: int, of: int, driver: bool) -> None:
+    assert driver_in_doubt(gpus, of) is driver
+
+
+@pytest.mark.parametrize(("code", "action"), [(0, "none"), (5, "recover_imex"), (6, "bus_reset"), (7, "system_reboot")])
+def test_the_drivers_recovery_actions_have_names_and_later_ones_numbers(code: int, action: str) -> None:
+    assert recovery_action_state(GPU, code, AT).value == action
+    assert recovery_action_state(GPU, 8, AT).value == "action_8"
 
 
 def test_a_gpu_that_does_not_answer_is_not_lost() -> None:

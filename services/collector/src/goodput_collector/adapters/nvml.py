@@ -2,7 +2,7 @@
 
 Xids and the like do not come from here but by event (`nvml_events`), in a reader of their own: it keeps telling them when a
 sick GPU makes the calls of this one hang. A GPU whose call does not come back is left to its own thread (`nvml_lanes`), is
-told as `unreadable`, and the others are read as before.
+told as `unreadable`, and the others are read as before. That goes for the calls that find the GPUs, too (`nvml_listing`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from pathlib import Path
 
 from goodput_collector.adapters.nvml_device import Answers, NvmlDevice
 from goodput_collector.adapters.nvml_lanes import Lanes
-from goodput_collector.adapters.nvml_library import GPUS_MAX, Nvml, NvmlLibrary, identify, nvidia_gpus
+from goodput_collector.adapters.nvml_library import Nvml, NvmlLibrary, nvidia_gpus
+from goodput_collector.adapters.nvml_listing import Listing
 from goodput_collector.adapters.proc import read_stat
 from goodput_collector.adapters.process import registered_ranks
 from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.gauges import Gauges
 from goodput_collector.domain.gpu_cadence import Cadence, Group
-from goodput_collector.domain.gpu_presence import Gpu, Presence, Watch, not_listed
+from goodput_collector.domain.gpu_presence import Gpu, Presence, Watch, driver_in_doubt, in_doubt, not_listed
 from goodput_collector.domain.gpu_ranks import Process
-from goodput_collector.domain.gpu_return import Meaning, meaning, words
+from goodput_collector.domain.gpu_return import TIMEOUT, Meaning, meaning, words
 from goodput_collector.domain.gpu_samples import NOISE, GpuSamples
 from goodput_common.contracts.job import RankRegistered
 from goodput_common.contracts.telemetry import Gauge, Sample, Source, State
@@ -31,6 +32,7 @@ from goodput_common.runtime.clock import Clock
 
 RENEW_FIRST_S, RENEW_MAX_S = 60.0, 900.0
 _RENEW_WITHIN_S = 15.0
+_LIST_AGAIN_S = 5.0
 _STATES_EVERY_S = 10.0
 _USER = "nvml"
 
@@ -75,6 +77,9 @@ class NvmlReader:
         self._sys_root = sys_root
         self._proc_root = proc_root
         self._lanes: Lanes[Answers] = Lanes("source nvml calls", each_s=call_s, all_s=3 * call_s)
+        self._listing = Listing(library, user=_USER, host=host, call_s=call_s)
+        self._list_again_at_s: float | None = None
+        self._count = 0
         self._gpus: dict[str, _Known] = {}
         self._unseen: list[State] = []
         self._gauges = Gauges(full_every_s=full_every_s)
@@ -89,17 +94,16 @@ class NvmlReader:
         self._renewing_since_s: float | None = None
 
     def open(self) -> None:
-        self._nvml = self._library.acquire(_USER)
-        self._incarnation = f"{self._boot_id}/{self._library.incarnation()}"
-        self._list(self._nvml)
+        self._start()
 
     def wake_fd(self) -> int | None:
         return None
 
     def read(self) -> Reading:
         now_s = self._clock.monotonic_s()
-        self._renew(now_s)
-        asked = {key: known.cadence.due(now_s) for key, known in self._gpus.items() if known.device is not None}
+        asked = {}
+        if not self._renew(now_s):  # which may take what time there is
+            asked = {key: known.cadence.due(now_s) for key, known in self._gpus.items() if known.device is not None}
         outcome = self._lanes.run([(key, self._call(key, groups)) for key, groups in asked.items() if groups])
         at = self._clock.now()
         self._check_driver(outcome.results, outcome.stuck)
@@ -132,42 +136,64 @@ class NvmlReader:
         self._nvml = None
         for known in self._gpus.values():
             known.device = None
-        if not self._lanes.stuck:
+        if not self.hung:
             self._library.release(_USER)
         self._lanes.close()
+        self._listing.close()
+
+    @property
+    def hung(self) -> bool:
+        """Whether a call into the driver has not come back yet."""
+        return self._lanes.stuck or self._listing.stuck
 
     # -- the GPUs ----------------------------------------------------------------------------------------------------
 
+    def _start(self, *, anew: bool = False) -> None:
+        """Raises Absent, Unreadable."""
+        self._nvml, self._count = self._listing.start(anew=anew)
+        self._incarnation = f"{self._boot_id}/{self._library.incarnation()}"
+        self._list(self._nvml)
+
     def _list(self, nvml: Nvml) -> None:
         """Find the GPUs. Raises Absent, Unreadable."""
-        try:
-            count = min(int(nvml.nvmlDeviceGetCount()), GPUS_MAX)
-        except nvml.NVMLError as error:
-            reason, remedy = words(int(error.value))
-            raise Unreadable(reason, remedy=remedy) from None
         on_bus = nvidia_gpus(self._sys_root)
-        if not count and not on_bus:
+        if not self._count and not on_bus:
             raise Absent("no NVIDIA GPU: the driver lists none")
-        listed, refused = set(), []
-        for index in range(count):
-            try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                gpu = identify(nvml, handle, index, self._host)
-            except nvml.NVMLError as error:
-                refused.append((index, int(error.value)))
-                continue
-            key = gpu.attrs.get("pci", str(index))
-            listed.add(key)
-            self._know(key, gpu, NvmlDevice(nvml, handle), place=index, places=count)
+        listed = self._listing.gpus(nvml, self._count)
+        doubtful = [code for _, code in listed.refused if in_doubt(0, (code,))]
+        if doubtful and driver_in_doubt(len(doubtful) + len(listed.silent), listed.count):
+            raise _no_clear_answer(len(doubtful) + len(listed.silent), listed.count, doubtful[0])
+        if listed.silent and len(listed.silent) == listed.count:
+            raise _no_answer(max(listed.silent.values()))
+        named = set()
+        for each in listed.named:
+            key = each.gpu.attrs.get("pci", str(each.place))
+            named.add(key)
+            self._know(key, each.gpu, NvmlDevice(nvml, each.handle), place=each.place, places=self._count)
+        told_of = self._not_named(named, listed.silent)
+        heard_of = named | set(told_of.values())
+        refused = listed.refused + [(index, TIMEOUT) for index in listed.silent]
+        refused = [(index, code) for index, code in refused if index not in told_of]
+        at, now_s = self._clock.now(), self._clock.monotonic_s()
+        self._list_again_at_s = now_s + _LIST_AGAIN_S if listed.silent else None
+        self._unseen = [each.state(at) for each in not_listed(self._host, on_bus, heard_of, refused)]
+
+    def _not_named(self, named: set[str], silent: dict[int, float]) -> dict[int, str]:
+        """Says of known GPUs that they were not named this time. Those, by index, of which no more can be said."""
+        told_of = {}
         for key, known in self._gpus.items():
-            if key not in listed:
-                known.device = None
-                known.samples.forget()
-                if known.watch.presence is not Presence.LOST:
-                    known.watch.presence, known.watch.why = Presence.UNSEEN, "NVML does not list it any more"
-        lost = {key for key, known in self._gpus.items() if known.watch.presence is Presence.LOST}
-        at = self._clock.now()
-        self._unseen = [each.state(at) for each in not_listed(self._host, on_bus, listed | lost, refused)]
+            if key in named:
+                continue
+            known.device = None
+            known.samples.forget()
+            index = int(known.watch.gpu.attrs["index"])
+            if index in silent:
+                known.watch.silent(silent[index])
+            elif known.watch.presence is not Presence.LOST:
+                known.watch.presence, known.watch.why = Presence.UNSEEN, "NVML does not list it any more"
+            if index in silent or known.watch.presence is Presence.LOST:
+                told_of[index] = key
+        return told_of
 
     def _know(self, key: str, gpu: Gpu, device: NvmlDevice, *, place: int, places: int) -> None:
         known = self._gpus.get(key)
@@ -256,40 +282,75 @@ class NvmlReader:
         if gone:
             reason, remedy = words(gone[0])
             raise Unreadable(reason, remedy=remedy)
-        alive = [known for known in self._gpus.values() if known.watch.presence is not Presence.LOST]
+        alive = {key: known for key, known in self._gpus.items() if known.watch.presence is not Presence.LOST}
+        self._check_doubts(alive, results, stuck)
         if stuck and len(stuck) >= len(alive) and not results:
-            raise Unreadable(
-                f"the NVIDIA driver has not answered for {max(stuck.values()):.0f} s, on any GPU",
-                remedy="see the kernel log; a hung driver usually takes a reboot",
-            )
+            raise _no_answer(max(stuck.values()))
+
+    def _check_doubts(self, alive: dict[str, _Known], results: dict[str, Answers], stuck: dict[str, float]) -> None:
+        """Raises Unreadable when so many GPUs give no clear answer that none of them is to blame."""
+        codes: list[int] = []
+        quiet = 0
+        for key, known in alive.items():
+            answers = results.get(key)
+            if answers is None:
+                quiet += key in stuck or known.watch.suspected
+            elif in_doubt(answers.fine, answers.codes.values()):
+                codes += answers.codes.values()
+                quiet += 1
+        if codes and driver_in_doubt(quiet, len(alive)):
+            for known in alive.values():
+                known.watch.acquit()
+            raise _no_clear_answer(quiet, len(alive), codes[0])
 
     # -- starting anew -----------------------------------------------------------------------------------------------
 
-    def _renew(self, now_s: float) -> None:
+    def _renew(self, now_s: float) -> bool:
         """A GPU that was reset shows itself only to an NVML that is initialised anew: do that now and then while one is
-        lost. Raises Unreadable, Absent."""
+        lost. One that did not say who it is, is only asked again. Whether the driver was called. Raises Unreadable,
+        Absent."""
         if self._nvml is None:
             raise Unreadable("NVML is closed")
         if self._renewing_since_s is None:
-            if self._renew_at_s is None or now_s < self._renew_at_s or self._lanes.stuck:
-                return
+            if self.hung:
+                return False
+            if self._list_again_at_s is not None and now_s >= self._list_again_at_s:
+                self._list(self._nvml)
+                return True
+            if self._renew_at_s is None or now_s < self._renew_at_s:
+                return False
             self._library.renew()
             self._renewing_since_s = now_s
         if not self._library.alone(_USER):
             if now_s - self._renewing_since_s > _RENEW_WITHIN_S:
                 self._library.renewal_failed()
                 self._renewed(now_s)
-            return
-        self._library.release(_USER)
-        self._nvml = self._library.acquire(_USER)
-        self._incarnation = f"{self._boot_id}/{self._library.incarnation()}"
-        self._list(self._nvml)
+            return False
+        if self.hung:  # since it was asked for
+            return False
+        self._start(anew=True)
         self._renewed(now_s)
+        return True
 
     def _renewed(self, now_s: float) -> None:
         self._renewing_since_s = None
         self._renew_after_s = min(self._renew_after_s * 2, RENEW_MAX_S) if self._lost() else RENEW_FIRST_S
         self._renew_at_s = now_s + self._renew_after_s if self._lost() else None
+
+
+def _no_answer(since_s: float) -> Unreadable:
+    return Unreadable(
+        f"the NVIDIA driver has not answered for {since_s:.0f} s, on any GPU",
+        remedy="see the kernel log; a hung driver usually takes a reboot",
+    )
+
+
+def _no_clear_answer(gpus: int, of: int, code: int) -> Unreadable:
+    return Unreadable(
+        f"{gpus} of {of} GPUs give no clear answer at once: {words(code)[0]}",
+        remedy="see the kernel log; where it is well, the right to /dev/nvidia* may be lost (systemd reload): "
+        "restart the collector",
+    )
 
 
 def _troubles(known: _Known, answers: Answers) -> list[str]:

@@ -66,7 +66,16 @@ def retired_pages_state(gpu: Gpu, single: int | None, double: int | None, pendin
     )
 
 
-_RECOVERY_ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex")
+_RECOVERY_ACTIONS = (
+    "none",
+    "gpu_reset",
+    "node_reboot",
+    "drain_p2p",
+    "drain_and_reset",
+    "recover_imex",
+    "bus_reset",
+    "system_reboot",
+)
 
 
 def recovery_action_state(gpu: Gpu, code: int, at: datetime) -> State:

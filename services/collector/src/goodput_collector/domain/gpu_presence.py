@@ -1,13 +1,16 @@
 """Whether a GPU is there, told once a change.
 
     present         it answers
-    lost            it said so itself, or answered nothing but errors twice in a row: an event, once
+    lost            it said so itself, or answered nothing but `Unknown Error` twice in a row: an event, once
     reset_required  it is there and will do nothing before a reset
-    unreadable      it has not answered in time, or not yet clearly: cannot tell
+    unreadable      it has not answered in time, or not clearly: cannot tell
     unseen          the PCI bus has it and NVML does not list it: cannot tell (a container sees only its own)
 
 `Unknown Error` is how a GPU that fell off the bus looks from a driver that has not noticed yet; it is also how a driver
-looks in mid-reload. So one bad read is `unreadable` and only the second in a row is `lost`.
+looks in mid-reload, and how all GPUs look to a process that has lost the right to their device files. So one bad read is
+`unreadable` and only the second in a row is `lost`; and where most GPUs have gone quiet in one look it is none of them but
+the driver (`driver_in_doubt`), and nothing is told of any. What else a driver may answer (no memory, not ready) is never a
+loss, however often it is said.
 """
 
 from __future__ import annotations
@@ -58,15 +61,24 @@ class Watch:
         if Meaning.RESET in meanings:
             self._now(Presence.RESET_REQUIRED, "the driver asks for a reset")
             return None
-        if answers or Meaning.UNSURE not in meanings:
+        if not in_doubt(answers, codes):
             self._now(Presence.PRESENT, "")
             return None
-        self._bad_reads += 1
+        self._bad_reads = self._bad_reads + 1 if Meaning.SUSPECT in meanings else 0
         if self._bad_reads >= UNSURE_READS:
-            return self._lost(meanings[Meaning.UNSURE], at)
+            return self._lost(meanings[Meaning.SUSPECT], at)
         if self.presence is not Presence.LOST:
-            self.presence, self.why = Presence.UNREADABLE, "every call failed"
+            self.presence, self.why = Presence.UNREADABLE, f"every call failed: {words(codes[0])[0]}"
         return None
+
+    @property
+    def suspected(self) -> bool:
+        """Whether the last read may have been its last."""
+        return self._bad_reads > 0
+
+    def acquit(self) -> None:
+        """It was the driver: the next bad read is the first."""
+        self._bad_reads = 0
 
     def silent(self, since_s: float) -> None:
         """It has not answered in time."""
@@ -93,6 +105,16 @@ class Watch:
             excerpt=f"{self.gpu.attrs.get('pci', self.gpu.component)}: {what}",
             attrs=self.gpu.attrs | {"what": what, "by": "nvml", "code": str(code)},
         )
+
+
+def in_doubt(answers: int, codes: Collection[int]) -> bool:
+    """Whether a read gave nothing but errors that say nothing clear."""
+    return not answers and any(meaning(code) in (Meaning.SUSPECT, Meaning.UNSURE) for code in codes)
+
+
+def driver_in_doubt(gpus: int, of: int) -> bool:
+    """Whether so many GPUs without a clear answer, of those that are not lost, are the driver's trouble and not theirs."""
+    return 2 * gpus > of
 
 
 def not_listed(

@@ -3,7 +3,8 @@
 A driver answers "not supported" for what a chip, a mode (MIG) or an old version lacks: that is nobody's fault and no
 trouble. "GPU is lost" is about one GPU and final until somebody resets it. A driver that is unloaded or exchanged under a
 running process takes all GPUs with it, and NVML has to be initialised anew. `Unknown Error` alone proves nothing: it also
-comes from a GPU that has fallen off the bus, so it counts only when a GPU says nothing else (`gpu_presence`).
+comes from a GPU that has fallen off the bus, so it counts only when a GPU says nothing else and most others are well
+(`gpu_presence`). All other codes, of which each version has more, never say that a GPU is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class Meaning(enum.StrEnum):
     LOST = "lost"  # this GPU is gone
     RESET = "reset"  # this GPU needs a reset
     DRIVER = "driver"  # all of them: the driver went away or does not fit
-    UNSURE = "unsure"
+    SUSPECT = "suspect"  # this GPU may be gone, or the driver is in trouble
+    UNSURE = "unsure"  # no answer, for a reason that has nothing to do with being there
 
 
 UNINITIALIZED = 1
@@ -48,7 +50,7 @@ _MEANINGS = {
     22: Meaning.LACKING,  # ECC is not supported on a virtual GPU
     25: Meaning.LACKING,  # a structure of another version
     26: Meaning.LACKING,  # deprecated, and taken out
-    28: Meaning.LOST,  # GPU not found
+    UNKNOWN: Meaning.SUSPECT,
 }
 
 _WORDS = {
@@ -59,6 +61,7 @@ _WORDS = {
     ),
     8: ("a GPU's auxiliary power is not connected", "see to the GPU's power cables"),
     DRIVER_NOT_LOADED: ("the NVIDIA driver is not loaded", "load it (modprobe nvidia); the kernel log says why it is not"),
+    TIMEOUT: ("a GPU has not answered the driver in time", "see the kernel log; a hung GPU usually takes a reboot"),
     11: ("the NVIDIA driver has an interrupt problem", "see the kernel log"),
     GPU_IS_LOST: ("a GPU has fallen off the bus", "reset the GPU, or reboot the host"),
     RESET_REQUIRED: ("a GPU needs a reset", "reset the GPU (nvidia-smi --gpu-reset) with no process on it"),
