@@ -35,7 +35,10 @@ QOS = "/qos/interfaces/interface[interface-id=Ethernet1/1]"
         (f"{PORT}/state/oper-status", "LOWER_LAYER_DOWN", PortFact("Ethernet1/1", About.OPER, "lowerlayerdown")),
         (f"{PORT}/state/admin-status", "DOWN", PortFact("Ethernet1/1", About.ADMIN, "down")),
         (f"{PORT}/state/last-change", "1700000000000000000", PortFact("Ethernet1/1", About.LAST_CHANGE_NS, 17 * 10**17)),
-        (f"{PORT}/state/counters/carrier-transitions", 4, PortFact("Ethernet1/1", About.TRANSITIONS, 4)),
+        (
+            f"{PORT}/state/counters/carrier-transitions", 4,
+            PortFact("Ethernet1/1", About.TRANSITIONS, 4, "carrier-transitions"),
+        ),
         (f"{PORT}/state/counters/in-errors", 9, CountersFact("Ethernet1/1", {"in_errors": 9})),
         (f"{PORT}/ethernet/state/counters/in-mac-pause-frames", 9, CountersFact("Ethernet1/1", {"rx_pause": 9})),
         (f"{PORT}/ethernet/state/counters/in-pfc3-packets", 9, CountersFact("Ethernet1/1", {"rx_prio3_pause": 9})),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from goodput_collector.domain import switch_snmp as snmp
 from goodput_collector.domain.switch_facts import About, BootFact, CountersFact, PortFact
+from goodput_collector.domain.switch_flaps import SETTLE_S
 from goodput_collector.domain.switch_lldp import Neighbour
+from goodput_collector.domain.switch_port import Stamp
+from goodput_collector.domain.switch_ports import SwitchPorts
+from goodput_common.contracts.telemetry import Event, EventName
 
 NOW_NS = 1_772_352_000 * 10**9
 
@@ -43,6 +49,29 @@ def test_the_last_change_is_told_only_when_it_moved() -> None:
     list(made.facts(rows, uptime=1000, now_ns=NOW_NS))
     wavering = [fact for fact in made.facts(rows, uptime=2003, now_ns=NOW_NS + 10 * 10**9) if isinstance(fact, PortFact)]
     assert wavering == []
+
+
+@pytest.mark.parametrize(
+    ("uptime", "changed"),
+    [(300, 0), (300, 2), (300, 500), (1500, 0)],
+    ids=["shorter uptime", "a change since", "none told anew", "long after"],
+)
+def test_an_agent_that_was_started_anew_is_no_flap(uptime: int, changed: int) -> None:
+    switch, made = SwitchPorts("leaf-1"), ports(b"Ethernet0")
+
+    def poll(uptime: int, changed: int, after_s: float) -> list[Event]:
+        rows = table(IF_OPER={(1,): 1}, IF_LAST_CHANGE={(1,): changed})
+        at = datetime.fromtimestamp(NOW_NS // 10**9, UTC) + timedelta(seconds=after_s)
+        facts = made.facts(rows, uptime=uptime, now_ns=int(at.timestamp()) * 10**9)
+        switch.take(facts, Stamp(0, at, at, after_s, "SNMP"))
+        switch.tell(at, after_s)
+        return [each for each in switch.tell(at, after_s + SETTLE_S) if isinstance(each, Event)]
+
+    assert poll(1000, 500, 0.0) == []
+    assert poll(uptime, changed, 60.0) == []
+    assert poll(uptime + 1000, changed, 70.0) == []
+    flaps = poll(uptime + 2000, uptime + 1500, 80.0)
+    assert [each.name for each in flaps] == [EventName.LINK_DOWN, EventName.LINK_UP]
 
 
 def test_interfaces_that_are_no_ports_are_left_out_and_new_ones_noticed() -> None:

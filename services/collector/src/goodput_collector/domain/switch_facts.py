@@ -33,6 +33,7 @@ class PortFact(NamedTuple):
     port: str
     about: About
     value: str | int
+    counter: str = ""  # which of several counters of the same thing told it
 
 
 class CountersFact(NamedTuple):

@@ -50,7 +50,8 @@ class Missed:
 
 
 class Moved:
-    """The same for a switch that only notes *when* it last changed: at least one flap, if nothing was seen."""
+    """The same for a switch that only notes *when* it last changed: at least one flap, if nothing was seen. A time of 0:
+    it does not know any more, which is no move; what it notes next is one."""
 
     def __init__(self) -> None:
         self._at_ns: int | None = None

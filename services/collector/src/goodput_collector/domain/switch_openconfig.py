@@ -139,7 +139,7 @@ class OpenConfig:
             return _Means(kind, port) if kind else None
         if steps[2:4] == ["state", "counters"] and len(steps) == 5:
             if steps[4] in ("carrier-transitions", "interface-transitions"):
-                return _Means("transitions", port)
+                return _Means("transitions", port, steps[4])
             return _counter(port, PORT_COUNTERS.get(steps[4]))
         if steps[2:5] == ["ethernet", "state", "counters"] and len(steps) == 6:
             if match := _PFC.fullmatch(steps[5]):
@@ -183,7 +183,8 @@ def _told(means: _Means, value: Any) -> Iterator[Fact]:
             yield PortFact(means.port, About.OPER if kind == "oper" else About.ADMIN, state)
     elif kind in ("change", "transitions"):
         if (count := whole(value)) is not None:
-            yield PortFact(means.port, About.LAST_CHANGE_NS if kind == "change" else About.TRANSITIONS, count)
+            about = About.LAST_CHANGE_NS if kind == "change" else About.TRANSITIONS
+            yield PortFact(means.port, about, count, means.name)
     elif kind == "neighbour":
         yield NeighbourFact(means.port, means.key, means.name, text(value))
     elif kind == "capability":

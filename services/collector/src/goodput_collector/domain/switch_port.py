@@ -40,8 +40,8 @@ class Port:
     """What is remembered of one port."""
 
     __slots__ = (
-        "admin", "changed_ns", "component", "counted", "counters", "deltas", "flaps", "heard_ns", "moved", "name", "oper",
-        "stamp", "storm_counters", "storms",
+        "admin", "changed_ns", "component", "counted", "counters", "deltas", "flaps", "flaps_by", "heard_ns", "moved",
+        "name", "oper", "stamp", "storm_counters", "storms",
     )  # fmt: skip
 
     def __init__(self, switch: str, name: str, widths: Mapping[str, Width]) -> None:
@@ -51,6 +51,7 @@ class Port:
         self.admin = ""
         self.changed_ns = 0
         self.flaps = Missed(unit=2)
+        self.flaps_by: str | None = None  # the counter that keeps them: two of them need not stand at the same
         self.moved = Moved()
         self.storms: dict[int, Storm] = {}
         self.deltas = Deltas(self.component, widths)

@@ -136,7 +136,9 @@ class SwitchPorts:
             port.changed_ns = int(fact.value)
             port.moved.noted(port.changed_ns, stamp.monotonic_s)
         elif fact.about is About.TRANSITIONS:
-            port.flaps.counted(int(fact.value), stamp.monotonic_s)
+            port.flaps_by = fact.counter if port.flaps_by is None else port.flaps_by
+            if fact.counter == port.flaps_by:
+                port.flaps.counted(int(fact.value), stamp.monotonic_s)
         else:
             self._oper(port, str(fact.value), stamp)
 

@@ -5,7 +5,8 @@
     LLDP-MIB    lldpRemTable, by the local port's number, which lldpLocPortTable names
 
 SNMP is asked, it does not tell: what happens between two polls shows only in `ifLastChange`, in hundredths of a second since
-the start. There are no pauses per priority here, and no watchdog.
+the start. That is the agent's start: when it alone is started anew, `ifLastChange` begins at 0 and says nothing about the
+port until it moves again. There are no pauses per priority here, and no watchdog.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ _OPER = {1: "up", 2: "down", 3: "testing", 4: "unknown", 5: "dormant", 6: "notpr
 _ADMIN = {1: "up", 2: "down", 3: "testing"}
 _MAC_CHASSIS, _MAC_PORT = 4, 3
 _HUNDREDTH_NS = 10_000_000
+_WAVERS_NS = 10_000_000_000  # the start, worked out anew with each poll
 
 
 class SnmpPorts:
@@ -71,6 +73,8 @@ class SnmpPorts:
         self._ignore = ignore
         self._names: dict[int, str] = {}
         self._changed: dict[str, int] = {}
+        self._uptime = 0
+        self._boot_ns = 0
 
     def name(self, table: Table) -> None:
         names = {index[0]: words(value) for index, value in table.get(IF_DESCR, {}).items() if len(index) == 1}
@@ -86,21 +90,33 @@ class SnmpPorts:
         return any(index[0] not in self._names for index in table.get(IF_OPER, {}) if len(index) == 1)
 
     def facts(self, table: Table, *, uptime: int, now_ns: int) -> Iterator[Fact]:
-        """`uptime` in hundredths of a second."""
+        """`uptime` in hundredths of a second; 0: not told. A last change of 0 says that it is not known any more."""
         boot_ns = now_ns - uptime * _HUNDREDTH_NS
+        restarted = self._restarted(uptime, boot_ns)
         yield BootFact(boot_ns)
         for number, name in self._names.items():
             index = (number,)
             if (admin := _ADMIN.get(_number(table, IF_ADMIN, index))) is not None:
                 yield PortFact(name, About.ADMIN, admin)
             changed = _number(table, IF_LAST_CHANGE, index)
-            if changed >= 0 and self._changed.get(name) != changed:
+            if changed >= 0:
+                before = self._changed.get(name)
                 self._changed[name] = changed
-                yield PortFact(name, About.LAST_CHANGE_NS, max(1, boot_ns + changed * _HUNDREDTH_NS))
+                if before is not None and (restarted or changed < before):
+                    yield PortFact(name, About.LAST_CHANGE_NS, 0)
+                elif before != changed:
+                    yield PortFact(name, About.LAST_CHANGE_NS, max(1, boot_ns + changed * _HUNDREDTH_NS))
             if (state := _OPER.get(_number(table, IF_OPER, index))) is not None:
                 yield PortFact(name, About.OPER, state)
             counts = {counter: _number(table, column, index) for column, counter in COUNTERS.items()}
             yield CountersFact(name, {counter: count for counter, count in counts.items() if count >= 0})
+
+    def _restarted(self, uptime: int, boot_ns: int) -> bool:
+        if not uptime:
+            return False
+        restarted = uptime < self._uptime or (self._uptime > 0 and boot_ns > self._boot_ns + _WAVERS_NS)
+        self._uptime, self._boot_ns = uptime, boot_ns
+        return restarted
 
     def neighbours(self, table: Table) -> dict[tuple[str, str], Neighbour]:
         """By port and by the neighbour's number, as `switch_lldp` keeps them."""
