@@ -15,7 +15,7 @@ MOUNT = """device {server}:/export mounted on {path} with fstype nfs4 statvers=1
 \tevents:\t1 2 3 4
 \tbytes:\t1 2 3 4 5 6 7 8
 \tRPC iostats version: 1.1  p/v: 100003/4 (nfs)
-\txprt:\ttcp 875 1 {connects} 0 0 {sent} {received} 0 {sent} {backlog} 2 30 40
+\txprt:\ttcp 875 1 {connects} 0 0 {sent} {received} {unasked} {sent} {backlog} 2 30 40
 \tper-op statistics
 \t        NULL: 1 1 0 44 24 0 0 0 0
 \t        READ: {ops} {transmitted} {timeouts} 100 200 3 {rtt_ms} 900 0
@@ -54,7 +54,7 @@ class HostTree:
 
     def mount(self, *, sent: int, received: int, ops: int | None = None, connects: int = 1, **more: int) -> None:
         ops = received if ops is None else ops
-        given = {"backlog": 0, "timeouts": 0, "rtt_ms": 0, "retransmitted": 0} | more
+        given = {"backlog": 0, "timeouts": 0, "rtt_ms": 0, "retransmitted": 0, "unasked": 0} | more
         text = "device proc mounted on /proc with fstype proc\n" + MOUNT.format(
             server="nas",
             path="/data",
@@ -63,7 +63,7 @@ class HostTree:
             ops=ops,
             transmitted=ops + given["retransmitted"],
             connects=connects,
-            **{name: given[name] for name in ("backlog", "timeouts", "rtt_ms")},
+            **{name: given[name] for name in ("backlog", "timeouts", "rtt_ms", "unasked")},
         )
         self.put(self.proc / "self" / "mountstats", text)
 
@@ -92,6 +92,11 @@ class HostTree:
         self.put(cpu / "topology" / "core_id", f"{core}\n")
         self.put(cpu / "thermal_throttle" / "core_throttle_count", f"{throttled}\n")
         self.put(cpu / "thermal_throttle" / "package_throttle_count", f"{throttled}\n")
+
+    def offline(self, number: int) -> None:
+        for file in (self.sys / "devices" / "system" / "cpu" / f"cpu{number}" / "thermal_throttle").iterdir():
+            file.unlink()
+        (self.sys / "devices" / "system" / "cpu" / f"cpu{number}" / "thermal_throttle").rmdir()
 
     def edac(self, *, corrected: int = 0, uncorrected: int = 0) -> None:
         mc = self.sys / "devices" / "system" / "edac" / "mc" / "mc0"

@@ -189,6 +189,30 @@ def test_requests_lost_with_a_connection_are_no_stall(host: Host) -> None:
         assert events(host.read(host.storage, after_s=2)) == []
 
 
+def test_answers_to_a_killed_process_are_no_stall(host: Host) -> None:
+    host.tree.mount(sent=100, received=100)
+    host.read(host.storage)
+    host.tree.mount(sent=105, received=103, unasked=2)
+    for _ in range(40):
+        assert events(host.read(host.storage, after_s=2)) == []
+
+
+def test_a_request_that_newer_ones_pass_over_is_taken_for_a_stall_once_at_most(host: Host) -> None:
+    host.tree.mount(sent=100, received=100)
+    host.read(host.storage)
+    told = []
+    for use in range(1, 6):
+        host.tree.mount(sent=101 + 10 * use, received=100 + 10 * use)  # one is never answered
+        told += [event.attrs["state"] for _ in range(20) for event in events(host.read(host.storage, after_s=2))]
+    assert told == ["stalled", "restored"]
+    host.tree.mount(sent=155, received=150)
+    assert [event.attrs["state"] for _ in range(20) for event in events(host.read(host.storage, after_s=2))] == ["stalled"]
+    host.tree.mount(sent=155, received=155)
+    host.read(host.storage, after_s=2)
+    host.tree.mount(sent=156, received=155)
+    assert [event.attrs["state"] for _ in range(20) for event in events(host.read(host.storage, after_s=2))] == ["stalled"]
+
+
 def test_retransmits_time_outs_and_round_trips_of_a_mount_are_told(host: Host) -> None:
     host.tree.mount(sent=100, received=100)
     host.read(host.storage)
@@ -282,6 +306,38 @@ def test_memory_errors_name_the_module(host: Host) -> None:
         ("true", "CPU_SrcID#0_Chan#1_DIMM#0", Severity.INFO, 3),
         ("false", "CPU_SrcID#0_Chan#1_DIMM#0", Severity.FATAL, 1),
     }
+
+
+def test_a_count_that_cannot_be_read_for_a_while_is_no_error_that_happened(host: Host) -> None:
+    host.tree.edac(uncorrected=2)
+    host.read(host.hardware)
+    file = host.tree.sys / "devices" / "system" / "edac" / "mc" / "mc0" / "ue_count"
+    for content in ("", "\n", "2\n"):
+        file.write_text(content)
+        assert events(host.read(host.hardware, after_s=5)) == []
+    host.tree.edac(uncorrected=3)
+    assert [each.count for each in events(host.read(host.hardware, after_s=5))] == [1]
+
+
+def test_counts_that_begin_anew_are_no_error_that_happened(host: Host) -> None:
+    host.tree.edac(uncorrected=5, corrected=9)
+    host.read(host.hardware)
+    host.tree.edac(uncorrected=2, corrected=1)  # the driver was loaded anew
+    assert events(host.read(host.hardware, after_s=5)) == []
+
+
+def test_a_core_that_goes_and_comes_is_no_heat(host: Host) -> None:
+    for number in range(3):
+        host.tree.cpu(number, 0, number, throttled=100 * number)
+    host.read(host.hardware)
+    host.tree.offline(1)
+    for after_s in (5, 61, 5):
+        assert events(host.read(host.hardware, after_s=after_s)) == []
+    host.tree.cpu(2, 0, 2, throttled=201)
+    assert [each.count for each in events(host.read(host.hardware, after_s=5))] == [1]
+    host.tree.cpu(1, 0, 1, throttled=100)
+    for after_s in (5, 61, 5):
+        assert events(host.read(host.hardware, after_s=after_s)) == []
 
 
 def test_a_clock_that_is_held_down_is_a_state(host: Host) -> None:

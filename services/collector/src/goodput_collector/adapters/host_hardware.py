@@ -6,6 +6,9 @@
 
 A table that reads as it did before is not parsed: of the hundreds of files that this is on a large host none moves on a
 good day. Devices are looked for anew once a minute.
+
+A number that is missing is not 0: a counter of which any file cannot be read is left out of that reading, and one whose
+files are others than before (a core was switched off) begins anew.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -26,7 +29,7 @@ from goodput_collector.domain.deltas import Reading as CounterReading
 from goodput_collector.domain.host_hardware import Part, parse_aer, parse_count, part_of
 from goodput_collector.domain.nic_log import pci_name
 from goodput_common.contracts import ids
-from goodput_common.contracts.telemetry import Counter, Event, EventName, Sample, Severity, Source, State
+from goodput_common.contracts.telemetry import Counter, CounterDoubt, Event, EventName, Sample, Severity, Source, State
 from goodput_common.runtime.clock import Clock
 
 LOOK_EVERY_S = 60.0
@@ -70,6 +73,30 @@ class _Device:
             file.close()
 
 
+class _Count:
+    """One counter, and the files whose numbers add up to it."""
+
+    def __init__(self, component: str, paths: list[Path], boot_id: str) -> None:
+        self.paths = paths
+        self._files = [KeptFile(path) for path in paths]
+        self._boot_id = boot_id
+        self._deltas = Deltas(component, {})
+
+    def read(self, name: str, now: datetime, now_s: float) -> tuple[Counter, ...]:
+        total = 0
+        for file in self._files:
+            number = parse_count(small_or_none(file) or b"")
+            if number is None:
+                return ()
+            total += number
+        reading = CounterReading(values={name: total}, at=now, monotonic_s=now_s, incarnation=self._boot_id)
+        return self._deltas.update(reading)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
 class HostHardwareReader:
     """See `goodput_collector.application.ports.SourceReader`."""
 
@@ -88,9 +115,8 @@ class HostHardwareReader:
         self._sys = sys_root
         self._looked_s = float("-inf")
         self._devices: dict[str, _Device] = {}
-        self._counts: dict[str, list[KeptFile]] = {}  # counter -> files whose numbers add up to it
+        self._counts: dict[str, _Count] = {}
         self._labels: dict[str, dict[str, str]] = {}
-        self._deltas = Deltas(self._host, {})
         self._folder = Folder(burst=1, window_s=60.0)
         self._changes = Changes(full_every_s=LOOK_EVERY_S)
         self._limits: list[State] = []
@@ -111,10 +137,7 @@ class HostHardwareReader:
         samples: list[Sample] = []
         for device in self._devices.values():
             samples += device.read(now, now_s)
-        values = {
-            name: sum(parse_count(small_or_none(file) or b"") or 0 for file in files) for name, files in self._counts.items()
-        }
-        counters = self._deltas.update(CounterReading(values=values, at=now, monotonic_s=now_s, incarnation=self._boot_id))
+        counters = [each for name, count in self._counts.items() for each in count.read(name, now, now_s)]
         samples += counters
         for counter in counters:
             if (event := self._event(counter, counters)) is not None:
@@ -126,10 +149,9 @@ class HostHardwareReader:
     def close(self) -> None:
         for device in self._devices.values():
             device.close()
-        for file in (file for files in self._counts.values() for file in files):
-            file.close()
+        for count in self._counts.values():
+            count.close()
         self._devices.clear()
-        self._counts.clear()
 
     # -- what there is ----------------------------------------------------------------------------------------------
 
@@ -141,9 +163,14 @@ class HostHardwareReader:
             if address not in self._devices:
                 self._devices[address] = _Device(folder, component, suffix, self._boot_id)
         wanted = dict(self._find_counts())
-        for file in (file for name, files in self._counts.items() if name not in wanted for file in files):
-            file.close()
-        self._counts = {name: self._counts.get(name) or [KeptFile(path) for path in paths] for name, paths in wanted.items()}
+        before, self._counts = self._counts, {}
+        for name, paths in wanted.items():
+            kept = before.get(name)
+            same = kept is not None and kept.paths == paths
+            self._counts[name] = kept if kept is not None and same else _Count(self._host, paths, self._boot_id)
+        for name, count in before.items():
+            if self._counts.get(name) is not count:
+                count.close()
         self._limits = list(self._find_limits(now))
 
     def _find_devices(self) -> Iterator[tuple[str, tuple[Path, str, str]]]:
@@ -204,7 +231,9 @@ class HostHardwareReader:
 
     # -- what a count means -----------------------------------------------------------------------------------------
 
-    def _event(self, counter: Counter, moved: tuple[Counter, ...]) -> Event | None:
+    def _event(self, counter: Counter, moved: Sequence[Counter]) -> Event | None:
+        if counter.doubt is CounterDoubt.RESET:
+            return None  # it began anew: what it shows may have happened at any time
         name, _, where = counter.name.partition(":")
         if name.startswith("cpu_"):
             attrs = {"reason": "thermal", "what": name.removeprefix("cpu_").removesuffix("_throttles")}

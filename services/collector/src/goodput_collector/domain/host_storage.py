@@ -4,9 +4,11 @@ A device that has requests in flight and completes none has stalled, whatever el
 know that, and nobody should: a process that asks a hung mount for its size hangs with it. So everything comes from
 /proc/diskstats and /proc/self/mountstats, which answer from memory.
 
-Of a mount the transport counts requests sent and answers received. Their difference is what is under way, but for
-requests that were lost with a connection: so the smallest difference seen since the last connect counts as none. An idle
-mount, and one that hung before anybody looked, say nothing either way.
+Of a mount the transport counts requests sent and answers received, and answers that nobody waited for any more (`bad_xids`:
+the process was killed). Their difference is what is under way, but for requests that were lost with a connection: so the
+smallest difference seen since the last connect counts as none. What is left unanswered while newer requests are answered
+will never be: it counts as none from then on, too. An idle mount, and one that hung before anybody looked, say nothing
+either way.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Mount(NamedTuple):
     kind: str  # nfs, nfs4
     sent: int
     received: int
+    unasked: int  # answers to nobody: whoever asked was killed
     backlog: int  # requests that waited for a slot, summed over all sends
     connects: int
     ops: int
@@ -45,7 +48,7 @@ class Mount(NamedTuple):
 
     @property
     def under_way(self) -> int:
-        return self.sent - self.received - self.retransmits
+        return self.sent - self.received - self.unasked - self.retransmits
 
 
 def parse_diskstats(text: bytes) -> dict[str, Disk]:
@@ -88,7 +91,7 @@ def _mount(first: str, rest: str) -> Mount | None:
     match = _DEVICE.match(first)
     if match is None or not rest:
         return None
-    sent = received = backlog = connects = ops = retransmits = timeouts = rtt_ms = 0
+    sent = received = unasked = backlog = connects = ops = retransmits = timeouts = rtt_ms = 0
     transports, per_op = 0, False
     for line in rest.splitlines():
         words = line.split()
@@ -102,7 +105,7 @@ def _mount(first: str, rest: str) -> Mount | None:
             transports += 1
             connects += numbers[at.connects] if at.connects >= 0 else 0
             sent, received = sent + numbers[at.sent], received + numbers[at.sent + 1]
-            backlog += numbers[at.backlog]
+            unasked, backlog = unasked + numbers[at.sent + 2], backlog + numbers[at.backlog]
         elif words[0] == "per-op":
             per_op = True
         elif per_op and words[0].endswith(":"):
@@ -113,13 +116,24 @@ def _mount(first: str, rest: str) -> Mount | None:
     if not transports:
         return None
     return Mount(
-        match["path"], match["server"], match["kind"], sent, received, backlog, connects, ops, retransmits, timeouts, rtt_ms
+        path=match["path"],
+        server=match["server"],
+        kind=match["kind"],
+        sent=sent,
+        received=received,
+        unasked=unasked,
+        backlog=backlog,
+        connects=connects,
+        ops=ops,
+        retransmits=retransmits,
+        timeouts=timeouts,
+        rtt_ms=rtt_ms,
     )
 
 
 class _Fields(NamedTuple):
     connects: int  # -1: this transport does not connect
-    sent: int  # what is received stands behind it
+    sent: int  # behind it stands what is received, and behind that what nobody waited for
     backlog: int
 
 
@@ -163,9 +177,10 @@ class StallWatch:
 
     def see(self, *, done: int, waiting: int, now_s: float) -> Turn | None:
         """How it has turned with this reading, if it has. `for_s` is how long nothing has been completed."""
-        if self._lowest:
-            self._floor = waiting if self._floor is None else min(self._floor, waiting)
         moved = self._done is None or done != self._done
+        if self._lowest:
+            passed_over = moved and self.stalled  # newer ones are answered, these were not
+            self._floor = waiting if self._floor is None or passed_over else min(self._floor, waiting)
         self._done = done
         if moved or waiting <= (self._floor or 0):
             self._since_s = now_s
