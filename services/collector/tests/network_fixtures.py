@@ -30,6 +30,8 @@ class Adapter:
         self.driver = driver
         self.bus = bus
         self.error = 0
+        self.more = 0  # statistics that the driver has by the time that their values are asked for
+        self.says = -1  # how many it says that it has, if not as many as there are
         self.eeprom = b""
 
 
@@ -58,13 +60,13 @@ class Kernel:
         if command == 0x03:
             return struct.pack("=I32s32s32s32s", command, adapter.driver.encode(), b"1", b"28.41", adapter.bus.encode())
         if command == 0x37:
-            return struct.pack("=IIQI", command, 0, 2, len(adapter.stats))
+            return struct.pack("=IIQI", command, 0, 2, adapter.says if adapter.says >= 0 else len(adapter.stats))
         if command == 0x1B:
             names = b"".join(name.encode().ljust(32, b"\0") for name in adapter.stats)
             return struct.pack("=III", command, 1, len(adapter.stats)) + names
         if command == 0x1D:
-            values = struct.pack(f"={len(adapter.stats)}Q", *adapter.stats.values())
-            return struct.pack("=II", command, len(adapter.stats)) + values
+            values = struct.pack(f"={len(adapter.stats)}Q", *adapter.stats.values()) + bytes(8 * adapter.more)
+            return struct.pack("=II", command, len(adapter.stats) + adapter.more) + values
         if command == 0x42 and adapter.eeprom:
             return struct.pack("=III", command, 3, len(adapter.eeprom))
         if command == 0x43 and adapter.eeprom:

@@ -97,9 +97,9 @@ def test_a_32_bit_data_counter_saturates_and_a_64_bit_one_goes_on() -> None:
     assert deltas.saturated() == frozenset()
 
 
-def test_another_incarnation_is_a_reset_even_of_counters_that_rose() -> None:
-    assert last({"q": 5, "bytes": 7}, {"q": 9, "bytes": 2}, incarnations="ab") == {
-        "q": (9, CounterDoubt.RESET),
+def test_after_another_incarnation_a_counter_that_fell_began_anew_and_one_that_rose_counted_its_rise_at_least() -> None:
+    assert last({"q": 5, "r": 2**31, "bytes": 7}, {"q": 9, "r": 2**31, "bytes": 2}, incarnations="ab") == {
+        "q": (4, CounterDoubt.RESET),
         "bytes": (2, CounterDoubt.RESET),
     }
 
@@ -182,18 +182,22 @@ STEPS = st.lists(
 def test_increases_add_up_to_what_was_counted_through_wraps_ceilings_and_reloads(
     steps: list[tuple[str, str, int]], start: int
 ) -> None:
-    """Exact for a counter that neither stood at its ceiling nor lost counts to a reload; else a lower bound that says so.
+    """Exact for a counter that neither stood at its ceiling nor lost counts to a reload, nor passed its last reading after
+    one; else a lower bound that says so.
     Between two readings each 32-bit counter counts less than half its range, as the collector's interval sees to."""
     hardware, deltas = Hardware(), Deltas("nic:h0/mlx5_0/1", WIDTHS)
     hardware.shown |= {"q": start, "bytes": 2**40}  # a device that has run for a while
     told, doubts = dict.fromkeys(WIDTHS, 0), {name: set[CounterDoubt]() for name in WIDTHS}
     inexact: set[str] = set()
     unread = dict.fromkeys(WIDTHS, 0)
-    second = 0
+    second, last_read = 0, (hardware.incarnation, dict(hardware.shown))
 
     def read() -> None:
-        nonlocal second
+        nonlocal second, last_read
         second += 1
+        if last_read[0] != hardware.incarnation:
+            inexact.update(name for name, before in last_read[1].items() if 0 < before <= hardware.shown[name])
+        last_read = hardware.incarnation, dict(hardware.shown)
         reading = Reading(
             values=dict(hardware.shown), at=AT, monotonic_s=second, incarnation=str(hardware.incarnation), lifespan_s=0.5
         )

@@ -17,6 +17,7 @@ from network_fixtures import MLX5, Adapter, FakeNetlink, Kernel, attr, generic, 
 from test_module_eeprom import osfp, qsfp28
 
 from goodput_collector.adapters.ethtool import EthtoolReader
+from goodput_collector.adapters.ethtool_ioctl import STATS_MAX
 from goodput_collector.adapters.ethtool_netlink import EthtoolNetlink
 from goodput_collector.application.ports import Absent, Reading
 from goodput_collector.domain.ethtool_link import reason_of
@@ -143,7 +144,7 @@ def test_names_are_asked_for_once_and_anew_when_there_are_others(tmp_path: Path)
     assert kernel.calls[0x1B] == 2
 
 
-def test_an_interface_made_anew_counts_from_zero(tmp_path: Path) -> None:
+def test_an_interface_made_anew_counts_at_least_what_it_shows_beyond_before(tmp_path: Path) -> None:
     folder = net_device(tmp_path, "rail0", pci="0000:9b:00.0", index=2)
     kernel, clock = Kernel(rail0=Adapter(MLX5)), TurnedClock()
     kernel.adapters["rail0"].stats["rx_discards_phy"] = 5
@@ -155,7 +156,7 @@ def test_an_interface_made_anew_counts_from_zero(tmp_path: Path) -> None:
     kernel.adapters["rail0"].error = 0
     kernel.adapters["rail0"].stats["rx_discards_phy"] = 8
     clock.seconds += 1
-    assert counters(ethtool.read()) == {"rx_discards_phy": (8, CounterDoubt.RESET)}
+    assert counters(ethtool.read()) == {"rx_discards_phy": (3, CounterDoubt.RESET)}
 
 
 def test_a_pause_is_told_as_a_share_of_time_and_when_it_is_over(tmp_path: Path) -> None:
@@ -202,6 +203,29 @@ def test_representors_ignored_and_foreign_interfaces_are_left_out(tmp_path: Path
     reading = reader(tmp_path, Kernel(rail0=Adapter(MLX5)), TurnedClock()).read()
     assert reading.covered == ("nic:h0/rail0/1",)
     assert reading.trouble == ""
+
+
+def test_more_statistics_than_there_is_room_for_are_refused_before_the_kernel_writes_them(tmp_path: Path) -> None:
+    net_device(tmp_path, "rail0", pci="0000:9b:00.0")
+    kernel = Kernel(rail0=Adapter(MLX5))
+    kernel.adapters["rail0"].says = STATS_MAX + 1
+    reading = reader(tmp_path, kernel, TurnedClock()).read()
+    assert f"{STATS_MAX + 1} statistics" in reading.trouble
+    assert (kernel.calls[0x1B], kernel.calls[0x1D]) == (0, 0)
+
+
+def test_values_of_which_there_are_others_than_asked_for_are_left_out(tmp_path: Path) -> None:
+    net_device(tmp_path, "rail0", pci="0000:9b:00.0")
+    kernel, clock = Kernel(rail0=Adapter(MLX5)), TurnedClock()
+    adapter, ethtool = kernel.adapters["rail0"], reader(tmp_path, kernel, clock)
+    ethtool.read()
+    adapter.stats["rx_discards_phy"], adapter.more = 5, 16
+    clock.seconds += 1
+    reading = ethtool.read()
+    assert (counters(reading), reading.trouble) == ({}, "")
+    adapter.more = 0
+    clock.seconds += 1
+    assert counters(ethtool.read()) == {"rx_discards_phy": (5, CounterDoubt.NONE)}
 
 
 def test_an_interface_that_cannot_be_read_is_trouble_and_the_others_are_told(tmp_path: Path) -> None:

@@ -208,8 +208,9 @@ class EthtoolReader:
             values = self._ioctl.values(name, count)
         except OSError as error:
             interface.count = -1
-            interface.seen = error.errno == errno.EOPNOTSUPP  # no statistics, but link settings perhaps
-            if error.errno not in (errno.EOPNOTSUPP, errno.ENODEV):
+            # no statistics, or (their number changed) none of this reading, but link settings perhaps
+            interface.seen = error.errno in (errno.EOPNOTSUPP, errno.EAGAIN)
+            if error.errno not in (errno.EOPNOTSUPP, errno.EAGAIN, errno.ENODEV):
                 self._trouble[name] = f"cannot read {name}: {error.strerror or error}"
             return [], []
         at = Gauge(component=interface.known.component, name="", observed_at=now, value=0.0, attrs={"netdev": name})

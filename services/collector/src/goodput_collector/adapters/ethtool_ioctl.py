@@ -6,12 +6,15 @@
     GSTATS      their values, as 64-bit numbers
 
 The kernel writes as many numbers as the driver has *now*, however many were asked for; somebody may change the number of
-rings at any moment. So the number is asked before each reading and the buffer has room for far more.
+rings at any moment. So the number is asked before each reading, the buffer has room for that many and far more, and an
+interface with more than anybody reads is refused, never read into a buffer that is too small. An answer with another number
+than was asked for raises EAGAIN: which value has which name is not known then.
 """
 
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import socket
 import struct
@@ -34,7 +37,8 @@ class Driver(NamedTuple):
 
 
 class EthtoolIoctl:
-    """All calls raise OSError: EOPNOTSUPP where the driver has nothing, ENODEV where the interface is gone."""
+    """All calls raise OSError: EOPNOTSUPP where the driver has nothing, ENODEV where the interface is gone, EOVERFLOW where
+    there are too many statistics, EAGAIN where their number changed meanwhile."""
 
     def __init__(self, ioctl: Ioctl = fcntl.ioctl) -> None:
         self._ioctl = ioctl
@@ -52,21 +56,24 @@ class EthtoolIoctl:
         buffer = array.array("B", struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SS_STATS, 0))
         self._call(interface, buffer)
         _, _, mask, count = struct.unpack("=IIQI", buffer.tobytes())
-        return min(int(count), STATS_MAX) if mask else 0
+        return int(count) if mask else 0
 
     def names(self, interface: str, count: int) -> tuple[str, ...]:
+        _refuse_too_many(count)
         buffer = array.array("B", struct.pack("=III", _GSTRINGS, _SS_STATS, count) + bytes(_NAME_BYTES * (count + _ROOM)))
         self._call(interface, buffer)
         data = buffer.tobytes()
-        told = min(struct.unpack_from("=I", data, 8)[0], count)
-        return tuple(_text(data[12 + _NAME_BYTES * at : 12 + _NAME_BYTES * (at + 1)]) for at in range(told))
+        _same(count, struct.unpack_from("=I", data, 8)[0])
+        return tuple(_text(data[12 + _NAME_BYTES * at : 12 + _NAME_BYTES * (at + 1)]) for at in range(count))
 
     def values(self, interface: str, count: int) -> array.array[int]:
         """Number 0 is at index 1 of what is returned, which is good until the next call."""
+        _refuse_too_many(count)
         if len(self._values) < 1 + count + _ROOM:
             self._values = array.array("Q", bytes(8 * (1 + count + _ROOM)))
         self._values[0] = _header(_GSTATS, count)
         self._call(interface, self._values)
+        _same(count, struct.unpack("=II", struct.pack("=Q", self._values[0]))[1])
         return self._values
 
     def eeprom(self, interface: str) -> bytes:
@@ -84,6 +91,17 @@ class EthtoolIoctl:
     def _call(self, interface: str, buffer: array.array[int]) -> None:
         request = struct.pack("16sP16x", interface.encode()[:15], buffer.buffer_info()[0])
         self._ioctl(self._socket.fileno(), _SIOCETHTOOL, request)
+
+
+def _refuse_too_many(count: int) -> None:
+    """Before the kernel writes them."""
+    if count > STATS_MAX:
+        raise OSError(errno.EOVERFLOW, f"its driver has {count} statistics, more than the {STATS_MAX} that are read")
+
+
+def _same(asked: int, told: int) -> None:
+    if told != asked:
+        raise OSError(errno.EAGAIN, f"its driver has {told} statistics now, and had {asked} a moment ago")
 
 
 def _header(command: int, count: int) -> int:

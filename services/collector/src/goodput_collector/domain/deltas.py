@@ -4,7 +4,9 @@ A counter that reads less than before has either passed its width (a wrap: the i
 reset: what it counted before is lost). Getting this wrong turns a driver reload into four billion lost packets. The
 rules:
 
-* another boot, or another incarnation of the driver: a reset, of every counter;
+* another boot, or another incarnation of the driver: perhaps a reset, of every counter. One that fell began anew; one that
+  did not may have gone on all the same (it lives in the adapter, and only its driver was loaded anew), and what it shows
+  may be from years ago: it has counted at least what it rose by;
 * a counter that saturates cannot wrap, nor does a 64-bit one in anybody's lifetime: a fall is a reset;
 * several 32-bit counters of one port falling at once: a reset of all of them, unless a witness speaks against it: another
   counter of the set that is beyond 32 bits and has not fallen, or stands unmoved at a number that it would hardly have
@@ -36,7 +38,7 @@ _UNMOVED_WITNESS = 16  # hardly counted again to the same number within one inte
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """All counters of one port at one moment; `values` is not changed afterwards. `incarnation` names boot and driver load:
-    another one means "from zero"."""
+    another one means "perhaps from zero"."""
 
     values: Mapping[str, int]
     at: datetime
@@ -80,7 +82,7 @@ class Deltas:
         reset = reborn or self._were_reset(changed, since, values)
         moved = []
         for name in sorted(since):
-            delta, doubt = self._delta(name, since[name][0], changed[name], reborn=reborn, reset=reset)
+            delta, doubt = self._delta(name, since[name][0], changed[name], reset=reset)
             if delta > 0:
                 moved.append(
                     Counter(
@@ -136,13 +138,13 @@ class Deltas:
         before = self._values.get(name, 0)
         return before > Width.WRAPS_32.ceiling <= value >= before or value == before >= _UNMOVED_WITNESS
 
-    def _delta(self, name: str, before: int, value: int, *, reborn: bool, reset: bool) -> tuple[int, CounterDoubt]:
+    def _delta(self, name: str, before: int, value: int, *, reset: bool) -> tuple[int, CounterDoubt]:
         width = self._width(name)
-        if reborn or (reset and value < before):
+        if reset and value < before:
             return value, CounterDoubt.RESET
         if value < before:
             return value + width.ceiling + 1 - before, CounterDoubt.WRAPPED
-        if reset:  # it may have been reset with the others: then it has counted `value`, at least what it rose by
+        if reset:  # it may have been reset, too: then it has counted `value`, at least what it rose by
             return value - before, CounterDoubt.RESET
         if width.saturates and value == width.ceiling:
             return value - before, CounterDoubt.SATURATED
