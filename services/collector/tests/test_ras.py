@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collector_fixtures import Rig, Ticking, TurnedClock, register
+from collector_fixtures import START, Rig, Ticking, TurnedClock, register
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,8 @@ from goodput_collector.adapters.process import registered_ranks
 from goodput_collector.adapters.ras import RasReader
 from goodput_collector.adapters.ras_client import Answer, NotRas
 from goodput_collector.application.ports import Absent, Unreadable
-from goodput_collector.domain.ras import Communicator, Malformed, RasReport, parse_json, parse_text
+from goodput_collector.domain.ras import Communicator, Malformed, Missing, RasRank, RasReport, parse_json, parse_text
+from goodput_collector.domain.ras_places import Places, states_of
 from goodput_collector.domain.ras_progress import Pace, Progress, RasWatch, lag_of
 from goodput_common.contracts.telemetry import Source, SourceStatus, State
 
@@ -338,6 +339,26 @@ def test_a_rank_that_keeps_its_job_waiting_is_told(tmp_path: Path) -> None:
     assert states["job:j1", "ras_communicator:78db921d1c117b4a"].value == "stuck"
     behind = states["rank:j1/3", "ras_operations"]
     assert (behind.value, behind.attrs["launched"], behind.attrs["others_launched"]) == ("behind", "60", "64")
+
+
+def test_processes_of_two_nodes_with_one_number_are_two(tmp_path: Path) -> None:
+    register(tmp_path, 0, 4242)
+    places = Places(registered_ranks(tmp_path), lambda node: node == "10.0.0.1")
+    report = RasReport(
+        communicators=[
+            Communicator("a", size=2, missing=[RasRank(0, 4242, "10.0.0.1", 0), RasRank(9, 4242, "10.0.0.2", 0)])
+        ],
+        processes=[Missing(4242, "10.0.0.2", "0", "dead"), Missing(4242, "10.0.0.1", "0", "incomplete")],
+    )
+    told = {
+        (each.component, each.name): (each.value, each.attrs["node"])
+        for each in states_of(report, [], None, places, "h0", START)
+        if each.name.startswith("ras_process")
+    }
+    assert told == {
+        ("rank:j1/0", "ras_process"): ("incomplete", "10.0.0.1"),
+        ("host:h0", "ras_process:10.0.0.2/4242"): ("dead", "10.0.0.2"),
+    }
 
 
 def test_a_process_that_does_not_answer_is_told_until_it_does(tmp_path: Path) -> None:

@@ -83,17 +83,18 @@ def states_of(
                     states.append(
                         State(component=component, name="ras_operations", observed_at=at, value="behind", attrs=attrs)
                     )
-    missing = {process.pid: process for process in report.processes}
-    named: set[int] = set()
+    missing = {(process.node, process.pid): process for process in report.processes}  # a number is another one elsewhere
+    named: set[tuple[str, int]] = set()
     for communicator in report.communicators:
         for who in communicator.missing:
             component = places.component(who, communicator, job)
-            if component is not None and who.pid not in named and len(named) < NAMED_MAX:
-                named.add(who.pid)
-                state = missing[who.pid].state if who.pid in missing else "incomplete"
+            process_id = (who.node, who.pid)
+            if component is not None and process_id not in named and len(named) < NAMED_MAX:
+                named.add(process_id)
+                state = missing[process_id].state if process_id in missing else "incomplete"
                 states.append(State(component=component, name="ras_process", observed_at=at, value=state, attrs=_attrs(who)))
     for process in report.processes[:NAMED_MAX]:
-        if process.pid in named:
+        if (process.node, process.pid) in named:
             continue
         component = places.component(RasRank(-1, process.pid, process.node, -1), None, job) or whole
         name = "ras_process" if component != whole else f"ras_process:{process.node}/{process.pid}"
