@@ -164,6 +164,7 @@ class Case:
     reporting_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank's reports have had no gap since
     counted_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank has counted the same collectives since
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of process groups, as earlier reports said
+    cpu: Mapping[ComponentId, tuple[Observed, ...]] = field(default_factory=dict)  # of processes, window by window
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -359,8 +359,10 @@ class Incidents:
     def _case(self, job: JobTimeline, at: datetime, stalled_since: datetime, previous: Verdict | None) -> Case:
         facts = job.facts()
         since = stalled_since - timedelta(seconds=LOOK_BACK_S)
+        cpu: dict[str, tuple[Observed, ...]] = {}
         for host in self._hosts_of(job):
             facts += host.facts(since)
+            cpu |= {component: tuple(windows) for component, windows in host.cpu.items()}
         return Case(
             now=at,
             fabric=self.name,
@@ -377,6 +379,7 @@ class Incidents:
             reporting_since=job.reporting_since,
             counted_since=job.counted_since,
             members=dict(job.members),
+            cpu=cpu,
         )
 
     def _judge_idle(self, at: datetime) -> list[Verdict]:
@@ -397,12 +400,16 @@ class Incidents:
 
 def _better(previous: Verdict, diagnosis: Diagnosis) -> bool:
     """Whether a later diagnosis may replace what was said: it names the same, or is about as certain. "Nobody" never
-    replaces somebody: evidence fades as the job is torn down."""
+    replaces somebody: evidence fades as the job is torn down. Another of the same class, while the first is still suspected,
+    has to be clearly more certain."""
     if not previous.culprits:
         return True
     if not diagnosis.culprits:
         return False
-    same = {c.component for c in diagnosis.culprits} == {c.component for c in previous.culprits}
-    if same:
+    before, now = {c.component for c in previous.culprits}, {c.component for c in diagnosis.culprits}
+    if before == now:
         return diagnosis.confidence >= previous.confidence or diagnosis.action.kind != previous.action.kind
+    suspected = before & {each.component for each in diagnosis.alternatives}
+    if suspected and not before & now and diagnosis.fault_class is previous.fault_class:
+        return diagnosis.confidence >= previous.confidence + CHANGE_OF_MIND  # two that are as likely must not take turns
     return diagnosis.confidence >= previous.confidence - CHANGE_OF_MIND

@@ -45,6 +45,7 @@ EVENTS_PER_KEY_MAX = 20
 EVENTS_PER_HOST_MAX = 2000
 EVENT_KEEP_S = 900.0
 STATES_PER_HOST_MAX = 2000
+CPU_WINDOWS_MAX = 16  # of one process: what it had of the CPU lately
 
 
 @dataclass(slots=True)
@@ -358,6 +359,7 @@ class HostTimeline:
     host: str
     events: deque[Observed] = field(default_factory=deque)
     states: dict[tuple[str, str], Observed] = field(default_factory=dict)
+    cpu: dict[str, deque[Observed]] = field(default_factory=dict)
     heartbeat: Observed | None = None
     heard_at: datetime | None = None
     dropped: int = 0
@@ -377,6 +379,8 @@ class HostTimeline:
             if not (known and isinstance(known.fact, State) and known.fact.value == fact.value):
                 self.news += 1
             self.states[(fact.component, fact.name)] = seen
+            if "cpu_ms" in fact.attrs and "window_ms" in fact.attrs:
+                self.cpu.setdefault(fact.component, deque(maxlen=CPU_WINDOWS_MAX)).append(seen)
         elif isinstance(fact, Event):
             self._event(seen, fact)
 

@@ -14,9 +14,11 @@ from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, symptoms_of
 from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.silence import SEVERAL_S, speaks
 from goodput_correlator.domain.standing import SILENT_S
 
 ENGINE = "host_down"
+NO_COLLECTOR = 0.72
 LOCKUPS = frozenset({"soft_lockup", "hard_lockup", "panic", "mce"})
 
 
@@ -43,15 +45,19 @@ def _recent(case: Case, seen: Observed, seconds: float) -> bool:
 
 def _silent(case: Case, host: str, ranks: tuple[int, ...]) -> Finding | None:
     told = [each for each in case.observed if each.host == host]
-    if case.stalled_since is not None and any(
-        each.received_at > case.stalled_since + timedelta(seconds=1.5) for each in told if not _is_dump(each)
-    ):
-        return None  # something on it still speaks
+    if speaks(case, host):
+        return None
     beats = [each for each in told if isinstance(each.fact, CollectorHeartbeat)]
     missed = 0.0
     if beats and isinstance(beats[-1].fact, CollectorHeartbeat):
         missed = (case.now - beats[-1].received_at).total_seconds() / max(1.0, beats[-1].fact.interval_s)
     score = 0.55 if missed < 1.5 else 0.85 if missed < 2.5 else 0.92
+    if (
+        not beats
+        and len(ranks) > 1
+        and all(not _recent(case, case.progress[r], SEVERAL_S) for r in ranks if r in case.progress)
+    ):
+        score = NO_COLLECTOR  # several ranks that fall silent together and are all that the host has
     evidence = [cite(each, "the last heartbeat of its collector", 0.5, host_id(host)) for each in beats[-1:]]
     evidence += [
         cite(case.progress[rank], f"the last word of rank {rank}", 0.3, host_id(host))
@@ -81,7 +87,3 @@ def _silent(case: Case, host: str, ranks: tuple[int, ...]) -> Finding | None:
             kind=ActionKind.SWAP_NODE, target=host_id(host), reason="the host does not answer: continue on a spare node"
         ),
     )
-
-
-def _is_dump(each: Observed) -> bool:
-    return each.source == "flight_recorder"

@@ -5,7 +5,8 @@ its peers have finished. The collector shows how: stopped, alive but silent, or 
 
 Silence of one agent among many tells more than silence of several: on a host that is short of CPU agents fall silent, too.
 Whoever went silent late, or spoke on when steps already stood still, is left out; of what remains, nobody is named with
-certainty, and not at once.
+certainty, and not at once. Where they are just the ranks of one host, that is no accident: then the host is named, for
+whatever holds all its processes - unless nothing on it speaks, which is `host_down`'s.
 
 A device that falls *several* operations behind its peers has executed them (its peers could not have finished otherwise) and
 can no longer say so: that is the GPU or its driver, not the process, and is called so.
@@ -13,8 +14,7 @@ can no longer say so: that is the GPU or its driver, not the process, and is cal
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
+from goodput_common.contracts.ids import host_id
 from goodput_common.contracts.job import StallSuspected
 from goodput_common.contracts.telemetry import EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, Evidence, FaultClass
@@ -22,17 +22,24 @@ from goodput_correlator.domain.blame import analysis, cite_root
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, symptoms_of
 from goodput_correlator.domain.collectives import Root, RootKind
-from goodput_correlator.domain.deaths import Death, deaths, gone_by_themselves, of_another_life, rank_of_event
+from goodput_correlator.domain.deaths import deaths, gone_by_themselves, of_another_life, rank_of_event
 from goodput_correlator.domain.finding import Finding
-from goodput_correlator.domain.standing import SILENT_S
+from goodput_correlator.domain.silence import (
+    SEVERAL_S,
+    STOPPED_STATES,
+    alive_since,
+    on_cpu,
+    quiet_s,
+    silent_host,
+    silent_ranks,
+    speaks,
+    suspects,
+)
 
 ENGINE = "process_stall"
-STOPPED_STATES = frozenset({"T", "t", "stopped", "frozen"})
-ALIVE_STATES = STOPPED_STATES | {"running", "D"}
-RECONNECT_S = 8.0  # agents that lost the bus try again at growing intervals of up to 6 s
-SEVERAL_S = 6.0  # several silent ranks are waited for this long: agents that starve come back
 SEVERAL_EARLY, SEVERAL_MAX = 0.4, 0.65
 SPINNING = 0.8  # of the time on a CPU: a process that gets this much does not starve
+WHOLE_HOST = 0.78  # all ranks of one host silent, while its collector speaks
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -47,9 +54,12 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         if root.kind is not RootKind.MISMATCH and not (root.kind is RootKind.ABSENT and root.rank in ended)
     }
     stopped = _stopped(case)
-    silent = _suspects(case, _silent(case))
-    found = []
+    silent = suspects(case, silent_ranks(case))
+    host = None if stopped or dead & silent.keys() else silent_host(case, silent)
+    found = [_whole_host(case, host, silent)] if host is not None and speaks(case, host) else []
     for rank in sorted(roots.keys() | stopped.keys() | silent.keys()):
+        if host is not None and case.host_of_rank(rank) == host:
+            continue
         if rank in dead or (stopped and rank in silent and rank not in stopped):
             continue  # a process that is known to be stopped explains the stall; mere silence beside it may be a slow agent
         found.append(_finding(case, rank, roots.get(rank), stopped.get(rank), silent))
@@ -84,56 +94,6 @@ def _stopped(case: Case) -> dict[int, Observed]:
     return found
 
 
-def _silent(case: Case) -> dict[int, Observed]:
-    """Ranks whose agent has fallen silent while most others report: it shares the interpreter with the training loop.
-
-    After an outage of the bus agents come back one by one: whoever was not heard of since before the others came back is
-    given the time that a connection takes to be made anew. Of a rank that was ended since, the time before that counts.
-    """
-    if case.offline or case.placement is None or case.stalled_since is None:
-        return {}
-    limit = case.now - timedelta(seconds=SILENT_S)
-    back = case.now - timedelta(seconds=RECONNECT_S)
-    fresh = [rank for rank, seen in case.progress.items() if seen.received_at >= limit]
-    if len(fresh) * 2 < len(case.placement.ranks):
-        return {}
-    heard_since = _heard_since(case, fresh)
-    ended = deaths(case)
-    return {
-        rank: seen
-        for rank, seen in case.progress.items()
-        if _quiet_s(case, seen, ended.get(rank)) > SILENT_S
-        and rank in case.placement.ranks
-        and (rank not in case.exits or (rank in ended and ended[rank].aftermath))
-        and (heard_since is None or heard_since <= seen.received_at or heard_since < back)
-    }
-
-
-def _suspects(case: Case, silent: dict[int, Observed]) -> dict[int, Observed]:
-    """Of several silent ranks those that can be the reason: silent about as long as the longest, and from the start. A step
-    may stop anywhere between two ends of steps, so a report of the first moments does not clear a rank."""
-    if len(silent) < 2 or case.stalled_since is None:
-        return silent
-    ended = deaths(case)
-    quiet_s = {rank: _quiet_s(case, seen, ended.get(rank)) for rank, seen in silent.items()}
-    spoke_on = case.stalled_since + timedelta(seconds=0.5 + 1.5 * case.usual_step_s)
-    longest_s = max(quiet_s.values())
-    left = {rank: seen for rank, seen in silent.items() if quiet_s[rank] * 2 >= longest_s and seen.received_at <= spoke_on}
-    return left or silent
-
-
-def _quiet_s(case: Case, last: Observed, ended: Death | None) -> float:
-    """How long a rank that lives (or lived) has said nothing."""
-    until = case.now if ended is None else min(case.now, ended.died_at)
-    return (until - last.received_at).total_seconds()
-
-
-def _heard_since(case: Case, fresh: list[int]) -> datetime | None:
-    """Since when most of those who report now have done so without a gap; None where that is not known."""
-    since = sorted(case.reporting_since[rank] for rank in fresh if rank in case.reporting_since)
-    return since[len(since) // 2] if since else None
-
-
 def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None, silent: dict[int, Observed]) -> Finding:
     component = case.rank_component(rank)
     evidence: list[Evidence] = []
@@ -144,14 +104,14 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
         score, decisive, how = 0.95, True, "its process is stopped from outside"
         evidence.append(cite(stopped, how, 0.95, component))
     if rank in silent:
-        alive = _alive(case, rank)
-        quiet_s = _quiet_s(case, silent[rank], deaths(case).get(rank))
+        alive = alive_since(case, rank)
+        silence_s = quiet_s(case, silent[rank], deaths(case).get(rank))
         alone = len(silent) == 1
-        cpu = _on_cpu(alive)
+        cpu = on_cpu(case, rank, since=silent[rank].received_at)
         if alone:
-            certainty = (0.9 if alive else 0.8) - (0.15 if quiet_s < 3.0 else 0.0)
+            certainty = (0.9 if alive else 0.8) - (0.15 if silence_s < 3.0 else 0.0)
         else:
-            certainty = SEVERAL_EARLY if quiet_s < SEVERAL_S else SEVERAL_MAX if cpu >= SPINNING else SEVERAL_MAX - 0.1
+            certainty = SEVERAL_EARLY if silence_s < SEVERAL_S else SEVERAL_MAX if cpu >= SPINNING else SEVERAL_MAX - 0.1
         score = max(score, certainty)
         how = "its process lives, yet even its agent thread does not run" if score == certainty else how
         words = "its agent shares the interpreter with the training loop and has fallen silent, while others report"
@@ -159,7 +119,7 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
         if alive is not None:
             spins = f" and has the CPU {cpu:.0%} of the time: it is not short of it" if cpu >= SPINNING else ""
             evidence.append(cite(alive, f"its process still exists{spins}", 0.3, component))
-        settled = alone and quiet_s >= 3.0
+        settled = alone and silence_s >= 3.0
     if root is not None:
         certainty = root.certainty
         score = max(score, certainty) if score == 0.0 else min(0.97, max(score, certainty) + 0.03)
@@ -184,6 +144,33 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
     )
 
 
+def _whole_host(case: Case, host: str, silent: dict[int, Observed]) -> Finding:
+    assert case.placement is not None
+    component, ranks = host_id(host), case.placement.on_host(host)
+    silence_s = min(quiet_s(case, seen, deaths(case).get(rank)) for rank, seen in silent.items())
+    score = SEVERAL_EARLY if silence_s < SEVERAL_S else WHOLE_HOST
+    words = "the last word of rank {}, while ranks elsewhere report and the host's collector speaks"
+    evidence = [cite(seen, words.format(rank), score, component) for rank, seen in silent.items()]
+    alive = [each for rank in silent if (each := alive_since(case, rank)) is not None]
+    evidence += [cite(each, "its process still exists", 0.3, component) for each in alive]
+    return Finding(
+        fault_class=FaultClass.PROCESS_STALL,
+        component=component,
+        score=score,
+        evidence=tuple(evidence[:12]),
+        engine=ENGINE,
+        ranks=ranks,
+        host=host,
+        explains=symptoms_of(case),
+        because=f"the ranks that are silent are those of {host}: something holds all of its processes",
+        action=Action(
+            kind=ActionKind.RESTART_RANK,
+            target=component,
+            reason="all ranks of that host stand still together; its hardware shows no fault",
+        ),
+    )
+
+
 def _action(component: str, device: bool) -> Action:
     if device:
         return Action(
@@ -200,27 +187,7 @@ def _action(component: str, device: bool) -> Action:
 
 def _complete(case: Case) -> bool:
     """Whether every rank that still speaks has said where it stands."""
-    return not (analysis(case).standings.absent - _silent(case).keys())
-
-
-def _alive(case: Case, rank: int) -> Observed | None:
-    """Word of the collector, after the stall began, that the process exists."""
-    for each in reversed(case.observed):
-        fact = each.fact
-        if isinstance(fact, State) and fact.component == case.rank_component(rank) and each.source == "process":
-            late = case.stalled_since is not None and each.received_at < case.stalled_since
-            there = fact.value in ALIVE_STATES and not late and not of_another_life(case, rank, each)
-            return each if there else None
-    return None
-
-
-def _on_cpu(alive: Observed | None) -> float:
-    """The share of the time that its process was on a CPU, by the collector; 0 where that is not known."""
-    attrs = alive.fact.attrs if alive is not None and isinstance(alive.fact, State) else {}
-    used_ms, window_ms = attrs.get("cpu_ms", ""), attrs.get("window_ms", "")
-    if attrs.get("cpu") != "used" or not used_ms.isdigit() or not window_ms.isdigit():
-        return 0.0
-    return int(used_ms) / max(1, int(window_ms))
+    return not (analysis(case).standings.absent - silent_ranks(case).keys())
 
 
 def _own_words(case: Case, rank: int) -> list[Evidence]:
