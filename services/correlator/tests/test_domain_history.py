@@ -112,3 +112,29 @@ def test_an_old_loss_that_is_told_again_during_a_stall_is_not_its_cause(script: 
     lost(log, STALL_S + 5.0)
     found = judged(log, joined={6: log.step * 4 + 2})
     assert {c.component for v in found for c in v.culprits} == {"rank:j/6"}
+
+
+def test_an_old_error_is_no_history_while_only_ranks_elsewhere_went_on(script: Script) -> None:
+    log = script()
+    log.register()
+    log.run(1, 12)
+    log.xid("h2", "0000:1b:00", 48, 12.0)
+    log.step = log.run(12, STALL_S, first_step=110)
+    log.log = [
+        each for each in log.log if "prog/0/4/" not in each.id or (each.received_at - log.clock("h3", 0)).seconds < 12
+    ]
+    for second in range(12, 55):
+        log.progress(4, second + 0.7, step=110, age_s=second - 11.3, joined=443, finished=442, inside="all_reduce")
+    log.stand(STALL_S, 55, step=log.step, silent=(4,))
+    found = [v for v in log.verdicts(55) if v.job]
+    assert found[-1].culprit.component == "gpu:h2/0"
+    assert found[-1].confidence > 0.8
+
+
+@pytest.mark.parametrize(("value", "named"), [("lost", True), ("reset_required", True), ("present", False)])
+def test_a_gpu_that_was_lost_is_history_only_once_it_is_seen_again(script: Script, value: str, named: bool) -> None:
+    log = running(script)
+    log.xid("h2", "0000:1b:00", 79, 12.0)
+    log.state("h2", "gpu:h2/0", "gpu", value, 14.0, "nvml")
+    found = judged(log)
+    assert [c.component for c in found[-1].culprits] == (["gpu:h2/0"] if named else [])

@@ -4,8 +4,9 @@ An error line alone is not a diagnosis: fleets log Xids all day. It becomes one 
 waits for; it is doubtful when the recorder points at ranks elsewhere.
 
 What the job ran on over is history: old errors lie about on every fleet, and four of them must not outweigh a fresh fault
-elsewhere. An effect may come late, though (a link is retried for seconds, memory errors forebode worse), and clocks differ:
-an error of the last seconds before the stall remains a suspect, and one that repeats then counts in full.
+elsewhere. Only the ranks that use the component show that: in a loosely coupled job others go on for long. An effect may
+come late, though (a link is retried for seconds, memory errors forebode worse), and clocks differ: an error of the last
+seconds before the stall remains a suspect, and one that repeats then counts in full.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from goodput_common.contracts.ids import ComponentId, host_of
+from goodput_common.contracts.job import RankProgress
 from goodput_common.contracts.telemetry import Event
 from goodput_common.contracts.verdict import Action, Evidence, FaultClass
 from goodput_correlator.domain.blame import agreement
@@ -36,13 +38,13 @@ def by_component(case: Case, seen: Iterable[Seen]) -> dict[ComponentId, list[See
     return dict(sorted(grouped.items()))
 
 
-def survived(case: Case, seen: Iterable[Seen]) -> tuple[float, str]:
-    """What is left of errors that the job ran on over: a factor for their score, and why in words. (1.0, "") for errors that
-    came shortly before the stall, or before a job that never worked since."""
+def survived(case: Case, seen: Iterable[Seen], ranks: Iterable[int]) -> tuple[float, str]:
+    """What is left of errors that `ranks`, who use the component, ran on over: a factor for their score, and why in words.
+    (1.0, "") for errors that came shortly before the stall, or after which not all of these ranks have worked."""
     if case.stalled_since is None:
         return 1.0, ""
     ago_s = min((_ago_s(case, each) for each in seen), default=0.0)
-    ran_s = min(ago_s, _up_for_s(case))
+    ran_s = min(ago_s - _stood_before_s(case, ranks), _up_for_s(case))
     steps_s = 3 * case.usual_step_s
     if ran_s <= max(SURVIVED_S, steps_s) or ago_s <= WENT_ON_S + steps_s:
         return 1.0, ""
@@ -56,6 +58,20 @@ def _ago_s(case: Case, seen: Seen) -> float:
     at = min(each.received_at, (event.last_at or event.observed_at) + timedelta(seconds=CLOCK_DOUBT_S))
     assert case.stalled_since is not None
     return (case.stalled_since - at).total_seconds()
+
+
+def _stood_before_s(case: Case, ranks: Iterable[int]) -> float:
+    """How long before the job's last step one of `ranks` ended its own last; infinite where that is not known."""
+    assert case.stalled_since is not None
+    longest_s, known = 0.0, False
+    for rank in ranks:
+        known = True
+        said = case.progress.get(rank)
+        if said is None or not isinstance(said.fact, RankProgress) or said.fact.step_at is None:
+            return float("inf")
+        finished_at = said.received_at - max(timedelta(), said.fact.at - said.fact.step_at)
+        longest_s = max(longest_s, (case.stalled_since - finished_at).total_seconds())
+    return longest_s if known else float("inf")
 
 
 def _up_for_s(case: Case) -> float:
@@ -88,7 +104,8 @@ def device_finding(
         if host not in case.placement.hosts or component in case.topology:
             return None
         score, decisive = score * 0.6, False  # on a host of the job, but whose GPU it is cannot be told
-    left, history = (1.0, "") if repeated else survived(case, seen)
+    users = ranks or (case.placement.on_host(host or "") if case.placement is not None else ())
+    left, history = (1.0, "") if repeated else survived(case, seen, users)
     score, decisive = score * left, decisive and not history
     factor, words, extra = agreement(case, ranks, network=False)
     evidence = [cite(each, why(event), score, component) for each, event in seen[:EVIDENCE_PER_FINDING]]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.clues import events
+from goodput_correlator.domain.clues import canonical, events
 from goodput_correlator.domain.diagnosis._device import by_component, device_finding
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "gpu_off_bus"
+GONE = frozenset({"lost", "reset_required", "unreadable"})
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -30,10 +32,21 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
                 target=gpu,
                 reason="the GPU is gone until its machine is reset: continue on a spare node from the newest saved state",
             ),
+            repeated=_still_gone(case, gpu),
         )
         for gpu, seen in by_component(case, lost).items()
     ]
     return tuple(each for each in found if each is not None)
+
+
+def _still_gone(case: Case, gpu: ComponentId) -> bool:
+    """Whether it has not been seen again, by the newest word of whoever looks for it. Where nobody does, the steps of its
+    ranks tell."""
+    for each in reversed(case.observed):
+        fact = each.fact
+        if isinstance(fact, State) and fact.name == "gpu" and canonical(case, fact.component) == gpu:
+            return fact.value in GONE
+    return False
 
 
 def _why(event: Event) -> str:

@@ -24,7 +24,7 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             continue
         factor, words, extra = agreement(case, ranks, network=True)
         score = 0.88 if len(seen) > 1 or "unrecoverable" in seen[0][1].attrs.get("what", "") else 0.8
-        left, history = survived(case, seen)
+        left, history = survived(case, seen, ranks)
         score *= left
         because = "nothing leaves or reaches the ranks behind a hung adapter"
         found.append(
