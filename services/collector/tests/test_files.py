@@ -19,6 +19,7 @@ from goodput_collector.adapters.file_reader import FileReader
 from goodput_collector.adapters.files import LINE_BYTES, Mark, Tail
 from goodput_collector.domain.kernel_log import KernelLogParser
 from goodput_collector.domain.log_lines import KernelLines
+from goodput_collector.domain.path_text import path_text
 from goodput_collector.domain.timestamps import LineClock
 from goodput_common.contracts.telemetry import Event, EventName, Source
 
@@ -177,6 +178,93 @@ def test_what_was_rotated_away_while_nobody_looked_is_read_to_its_end(tmp_path: 
     assert again.gaps == 0
 
 
+def rotate(log: Path, rotations: int, *, pack: bool = False) -> None:
+    for older in range(rotations, 0, -1):
+        for suffix in ("", ".gz"):
+            before = log.with_name(f"{log.name}.{older}{suffix}")
+            if before.exists():
+                before.rename(log.with_name(f"{log.name}.{older + 1}{suffix}"))
+    log.rename(log.with_name(f"{log.name}.1"))
+    if pack:
+        first = log.with_name(f"{log.name}.1")
+        log.with_name(f"{log.name}.1.gz").write_bytes(gzip.compress(first.read_bytes()))
+        first.unlink()
+    log.touch()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("rotated_on", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_was_rotated_away_is_caught_up_with_in_bounded_pieces(
+    tmp_path: Path, restarted: bool, rotated_on: bool, packed: bool
+) -> None:
+    log = tmp_path / "kern.log"
+    append(log, numbered(0, 10))
+    tail = Tail(log)
+    got = lines_left(tail)
+    mark = tail.mark()
+    tail.close()
+    for number in range(3):
+        append(log, numbered(10 + 100 * number, 110 + 100 * number))
+        rotate(log, number, pack=packed and number == 0)
+        age_s = 100 + number
+        for suffix in ("", ".gz"):
+            if (first := tmp_path / f"kern.log.1{suffix}").exists():
+                os.utime(first, (age_s, age_s))
+    append(log, numbered(310, 320))
+    tail = Tail(log, mark=mark)
+    reads = 0
+    while more := tail.read(1000):
+        assert sum(map(len, more)) <= 1000 + 64  # and a half line that the piece before ended with
+        got += more
+        reads += 1
+        if restarted:
+            mark = tail.mark()
+            tail.close()
+            tail = Tail(log, mark=mark)
+        if rotated_on and reads == 5:
+            rotate(log, 3)
+            append(log, numbered(320, 330))
+    assert b"\n".join(got).decode() + "\n" == numbered(0, 330 if rotated_on else 320)
+    assert tail.gaps == 0
+    assert reads > 10
+
+
+def test_a_packed_file_that_is_damaged_costs_its_rest_and_nothing_else(tmp_path: Path) -> None:
+    log = tmp_path / "kern.log"
+    append(log, numbered(0, 10))
+    tail = Tail(log)
+    lines_left(tail)
+    mark = tail.mark()
+    append(log, numbered(10, 2000))
+    packed = gzip.compress(log.read_bytes())
+    (tmp_path / "kern.log.1.gz").write_bytes(packed[: len(packed) // 2])
+    log.write_text(numbered(2000, 2010))
+    again = Tail(log, mark=mark)
+    assert b"\n".join(lines_left(again)).decode().endswith(numbered(2000, 2010)[:-1])
+
+
+def test_no_descriptor_left_is_trouble_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "kern.log"
+    append(log, numbered(0, 10))
+    tail = Tail(log)
+    lines_left(tail)
+    append(log, numbered(10, 20))
+    again = Tail(log, mark=tail.mark())
+    log.rename(tmp_path / "kern.log.1")
+    append(log, numbered(20, 25))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", refuse)
+        with pytest.raises(OSError, match="Too many"):
+            again.read()
+    assert b"\n".join(lines_left(again)).decode() + "\n" == numbered(10, 25)
+    assert again.gaps == 0
+
+
 def test_a_file_that_was_copied_cut_short_and_has_grown_again_is_read_on(tmp_path: Path) -> None:
     log = tmp_path / "log"
     append(log, numbered(0, 10) + "half")
@@ -239,6 +327,45 @@ def test_a_reading_that_never_reached_the_spool_is_read_again(
     reader.close()
     reader.open()
     assert [each.observed_at for each in reader.read().samples] == [each.observed_at for each in told]
+
+
+def test_a_first_reading_that_never_reached_the_spool_does_not_bring_up_history(
+    tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
+) -> None:
+    append(tmp_path / "a.log", XID + "\n")
+    reader, _ = make()
+    assert reader.read().samples == []  # and not kept
+    append(tmp_path / "a.log", XID.replace("05:00", "06:00") + "\n")
+    for _ in range(2):
+        reader.close()
+        reader.open()
+        assert [each.component for each in reader.read().samples] == ["gpu:h0/0000:06:00"]
+    reader.close()
+
+
+def test_a_name_that_is_not_utf_8_is_a_name_like_any_other(
+    tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
+) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/job\xff.log"))
+    append(path, "some text\n")
+    reader, _ = make()
+    kept(reader.read())
+    path.write_text("y\n")
+    reading = kept(reader.read())
+    (event,) = reading.samples
+    assert isinstance(event, Event)
+    assert event.attrs["log"].endswith("/job%FF.log")
+    assert [name for name in reading.marks if name.endswith("job%FF.log")]
+    reader.close()
+    append(path, XID + "\n")
+    again, _ = make()
+    assert len(again.read().samples) == 1
+    again.close()
+
+
+def test_no_two_paths_have_the_same_text() -> None:
+    names = [b"a\xff", b"a%FF", b"a%25FF", "ä".encode()]
+    assert [path_text(os.fsdecode(name)) for name in names] == ["a%FF", "a%25FF", "a%2525FF", "ä"]
 
 
 def test_a_journals_export_through_a_pipe_is_read_as_it_comes(

@@ -21,6 +21,7 @@ from goodput_collector.application.ports import Reading
 from goodput_collector.domain.dedup import Folder
 from goodput_collector.domain.line_counts import LineCounts
 from goodput_collector.domain.log_lines import LogLines
+from goodput_collector.domain.path_text import path_text
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Event, EventName, Sample, Severity, Source
 from goodput_common.runtime.clock import Clock
@@ -74,10 +75,12 @@ class FileReader:
         self._trouble = ""
         self._watch: FolderWatch | None = None
         self._unkept = False
+        self._begin: dict[str, Mark | None] = {}
+        """Where each file ended that was there at the first look, until its bookmark is kept. None: read from its end."""
 
     def open(self) -> None:
         self._looked_s = float("-inf")
-        if self._unkept:  # a reading that came too late: its lines are read again
+        if self._unkept:  # a reading that never reached the spool: its lines are read again
             self._folder, self._unkept = Folder(), False
         self._watch = FolderWatch()
         self._hurry(False)
@@ -104,10 +107,10 @@ class FileReader:
                     self._tails[path] = self._tails.pop(path)
                 mark = tail.mark()
             except OSError as error:
-                trouble = f"{path}: {error.strerror or error}"
+                trouble = f"{path_text(path)}: {error.strerror or error}"
                 continue
-            if mark is not None and self._bookmarks.text(f"file/{path}") != mark.text():
-                marks[f"file/{path}"] = mark.text()
+            if mark is not None and self._bookmarks.text(_name(path)) != mark.text():
+                marks[_name(path)] = mark.text()
         self._hurry(left < BYTES_PER_READ - READ_BYTES // 2)
         now = self._clock.now()
         samples += self._folder.flush(now)
@@ -133,6 +136,8 @@ class FileReader:
 
     def _keep(self, marks: dict[str, int | str], told: bool) -> None:
         self._unkept = False
+        for name in marks:
+            self._begin.pop(name, None)
         if told:
             self._bookmarks.keep(marks)
             return
@@ -158,8 +163,8 @@ class FileReader:
             name=EventName.LOG_GAP,
             observed_at=self._clock.now(),
             severity=Severity.WARNING,
-            excerpt=f"{path} was replaced or cut short, and what stood in it before is gone",
-            attrs={"missed": "unknown", "log": str(path)},
+            excerpt=f"{path_text(path)} was replaced or cut short, and what stood in it before is gone",
+            attrs={"missed": "unknown", "log": path_text(path)},
         )
 
     # -- which files ------------------------------------------------------------------------------------------------
@@ -174,14 +179,17 @@ class FileReader:
         if len(files) > FILES_MAX:
             self._trouble = f"{len(files)} files match; the first {FILES_MAX} are read"
             files = files[:FILES_MAX]
+        first, self._first_look = self._first_look, False
         kept = set(files)
         for gone in [path for path in self._tails if path not in kept]:
             self._tails.pop(gone)[0].close()
         for path in files:
             if path not in self._tails:
-                mark = Mark.of_text(self._bookmarks.text(f"file/{path}"))
-                self._tails[path] = (Tail(path, mark=mark, from_end=self._first_look), self._lines_of(path))
-        self._first_look = False
+                name = _name(path)
+                if first:
+                    self._begin[name] = Mark.at_end(path)
+                mark = Mark.of_text(self._bookmarks.text(name)) or self._begin.get(name)
+                self._tails[path] = (Tail(path, mark=mark, from_end=name in self._begin), self._lines_of(path))
         if self._watch is not None:
             self._watch.watch({path.parent for path in files} | {_folder_of(pattern) for pattern in self._patterns})
 
@@ -189,6 +197,11 @@ class FileReader:
         names = {name for pattern in self._patterns for name in glob.glob(pattern, recursive=True)}  # noqa: PTH207
         names |= {str(path) for path in self._named()}
         return sorted(path for path in map(Path, names) if not is_rotated(path, names) and _readable(path))
+
+
+def _name(path: Path) -> str:
+    """Of its bookmark."""
+    return f"file/{path_text(path)}"
 
 
 def _readable(path: Path) -> bool:

@@ -16,7 +16,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from goodput_collector.adapters.rotated import unread_lines
+from goodput_collector.adapters.rotated import Unread, find_newer, find_unread
 
 READ_BYTES = 1 << 20
 LINE_BYTES = 64 * 1024
@@ -40,6 +40,21 @@ class Mark(NamedTuple):
             return None
         return cls(*(int(part) for part in parts))
 
+    @classmethod
+    def at_end(cls, path: Path) -> Mark | None:
+        """None for what is not a file that can be read."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            return cls(status.st_ino, status.st_size, _foot(file, status.st_size))
+        finally:
+            os.close(file)
+
 
 class Tail:
     """The new lines of one file. `read` raises OSError only for trouble other than the file not being there."""
@@ -56,17 +71,19 @@ class Tail:
         self._last_foot = 0
         self._partial = b""
         self._cutting = False
+        self._unread: Unread | None = None  # what stands in rotated files before this one
+        self._read_up_to: Mark | None = None  # the end of the rotated file before that
         self.gaps = 0
         """How often what was in a file before it was cut short or replaced could not be found any more."""
-
-    @property
-    def inode(self) -> int:
-        return self._inode
 
     def mark(self) -> Mark | None:
         """Behind the last whole line that was given out; None for what cannot be read again."""
         if self._file is None or self._is_pipe:
             return None
+        if self._unread is not None:
+            position = self._unread.position - len(self._partial)
+            here = Mark(self._unread.inode, position, self._unread.foot(len(self._partial)))
+            return here if position > 0 else self._read_up_to
         position = self._position - len(self._partial)
         return Mark(self._inode, position, _foot(self._file, position))
 
@@ -76,9 +93,13 @@ class Tail:
             lines = self._open()
             if self._file is None:
                 return lines
-        if not self._is_pipe and self._was_cut_short():
-            lines += self._rest(Mark(self._inode, self._position, self._last_foot))
-            self._go_to(0)
+        if self._unread is None and not self._is_pipe and self._was_cut_short():
+            lines += self._look_behind(Mark(self._inode, self._position, self._last_foot))
+        if self._unread is not None:
+            more, limit = self._catch_up(limit)
+            lines += more
+            if self._unread is not None or not limit:
+                return lines
         data = self._next(limit)
         if not data and self._replaced():
             if self._partial:
@@ -91,12 +112,14 @@ class Tail:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.close(self._file)
-        self._file, self._partial, self._cutting = None, b"", False
+        if self._unread is not None:
+            self._unread.close()
+        self._file, self._unread, self._partial, self._cutting = None, None, b"", False
 
     # -- where it stands --------------------------------------------------------------------------------------------
 
     def _open(self) -> list[bytes]:
-        """Opens it if it is there; gives what its predecessor still held."""
+        """Opens it if it is there; gives what was left of a half line when what its predecessor held is gone."""
         try:
             self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -113,8 +136,12 @@ class Tail:
         if begin.position <= status.st_size and begin.foot == _foot(self._file, begin.position):
             self._go_to(begin.position)
             return []
-        self._go_to(0)
-        return self._rest(begin)
+        try:
+            return self._look_behind(begin)
+        except OSError:  # another time
+            self.close()
+            self._begin = begin
+            raise
 
     def _go_to(self, position: int) -> None:
         assert self._file is not None
@@ -138,17 +165,39 @@ class Tail:
         except FileNotFoundError:
             return False
 
-    def _rest(self, mark: Mark) -> list[bytes]:
-        """What stood behind `mark` before the file was cut short or replaced, from where it was put; begins with the
-        half line that was read already."""
-        found = unread_lines(self._path, position=mark.position, is_it=lambda foot: zlib.crc32(foot) == mark.foot)
-        partial, self._partial = self._partial, b""
-        if found is None:
-            self.gaps += mark.position > 0
-            return [partial] if partial else []
-        if partial and found:
-            found[0] = partial + found[0]
-        return [line[:LINE_BYTES] for line in found]
+    def _look_behind(self, mark: Mark) -> list[bytes]:
+        """Find what stood behind `mark` before the file was cut short or replaced, where it was put; read it before this
+        file. A half line that was read already is read again there."""
+        found = find_unread(self._path, position=mark.position, foot=mark.foot, back=len(self._partial))
+        half = self._partial
+        self._go_to(0)
+        self._unread, self._read_up_to = found, None
+        if found is not None:
+            return []
+        self.gaps += mark.position > 0
+        return [half] if half else []
+
+    def _catch_up(self, limit: int) -> tuple[list[bytes], int]:
+        """Lines out of rotated files, and how many bytes may still be read."""
+        lines: list[bytes] = []
+        while self._unread is not None and limit > 0:
+            data = self._unread.read(limit)
+            if data:
+                limit = max(0, limit - len(data))
+                lines += self._split(data)
+                continue
+            there, newer = find_newer(self._path, self._unread)
+            if self._partial:
+                lines.append(self._partial)
+            self._partial, self._cutting = b"", False
+            self._read_up_to = Mark(self._unread.inode, self._unread.position, self._unread.foot())
+            self._unread.close()
+            self.gaps += not there
+            if newer is not None and newer.inode == self._inode:  # this file itself, rotated in the meantime
+                newer.close()
+                newer = None
+            self._unread = newer
+        return lines, limit
 
     # -- what it says -----------------------------------------------------------------------------------------------
 

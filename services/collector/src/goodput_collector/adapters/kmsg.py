@@ -90,7 +90,7 @@ class KmsgReader:
                 remedy="give the collector CAP_SYSLOG, run it as root, or set GOODPUT_KERNEL_LOG to `journal` or log files",
             ) from None
         self._caught_up = False
-        if self._kept != self._number:  # a reading that came too late: its records are read again
+        if self._kept != self._number:  # a reading that never reached the spool: its records are read again
             self._folder = Folder()
         self._told_up_to = self._kept if self._kept is not None else self._bookmarks.get(self._mark)
         self._number = self._told_up_to

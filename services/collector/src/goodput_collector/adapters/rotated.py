@@ -3,12 +3,17 @@
     kern.log -> kern.log.1 -> kern.log.2.gz        kern.log -> kern.log-20260301 -> kern.log-20260301.gz
 
 Rotated files are found by their names and known by the bytes before the place that was read to. Everything behind that
-place, and all files that are newer, is unread.
+place, and all files that are newer, is unread. That may be gigabytes: it is read in pieces, one file after the other, and
+which file comes next is looked up anew each time, for in the meantime they may be rotated on.
 """
 
 from __future__ import annotations
 
+import bz2
+import errno
 import gzip
+import lzma
+import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +21,11 @@ from typing import BinaryIO, cast
 
 FOOT_BYTES = 64
 SIBLINGS_MAX = 8
-REST_BYTES_MAX = 64 << 20
+RECENT_BYTES = FOOT_BYTES + 128 * 1024  # of what was read: enough to know the place before a half line
 PACKED = (".gz", ".xz", ".bz2", ".zst", ".lz4")
 _CHUNK = 1 << 20
+_DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_PASSES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # says nothing of the file
 
 
 def is_rotated(path: Path, others: set[str]) -> bool:
@@ -30,17 +37,56 @@ def is_rotated(path: Path, others: set[str]) -> bool:
     return any(_looks_rotated(name[at + 1 :]) and str(path.with_name(name[:at])) in others for at in cuts)
 
 
-def unread_lines(path: Path, *, position: int, is_it: Callable[[bytes], bool]) -> list[bytes] | None:
-    """The lines behind `position` of whichever rotated form of `path` has the bytes that `is_it` knows before it, and of all
-    newer ones. None when there is none (any more)."""
-    newer: list[Path] = []
+class Unread:
+    """The rest of one rotated file."""
+
+    def __init__(self, file: BinaryIO, before: bytes = b"", position: int = 0, back: int = 0) -> None:
+        """`file` stands at `position`, behind the bytes `before`, of which the last `back` are given out (again)."""
+        self._file = file
+        self._pending = before[len(before) - back :]
+        self._recent = before[: len(before) - back]
+        self.position = position - back
+        self.inode = os.fstat(file.fileno()).st_ino
+
+    def read(self, limit: int) -> bytes:
+        """b"" at the end, and where a packed file is damaged."""
+        try:
+            data, self._pending = self._pending or self._file.read(limit), b""
+        except _DAMAGED:
+            return b""
+        self.position += len(data)
+        self._recent = (self._recent + data)[-RECENT_BYTES:]
+        return data
+
+    def foot(self, back: int = 0) -> int:
+        """Checksum of the last bytes before the place that is so far behind this one."""
+        end = len(self._recent) - back
+        return zlib.crc32(self._recent[max(0, end - FOOT_BYTES) : end])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def find_unread(path: Path, *, position: int, foot: int, back: int = 0) -> Unread | None:
+    """Whichever rotated form of `path` has the bytes of that checksum before `position`, open `back` bytes before it. None
+    when there is none (any more). Raises OSError for what says nothing of the files, as no descriptor being left."""
     for sibling in _siblings(path):
-        rest = _behind(sibling, position, is_it)
-        if rest is not None:
-            parts = [rest, *(_whole(each) for each in reversed(newer))]
-            return [line for part in parts for line in _lines(part)]
-        newer.append(sibling)
+        unread = _behind(sibling, position, lambda found: zlib.crc32(found) == foot, back)
+        if unread is not None:
+            return unread
     return None
+
+
+def find_newer(path: Path, unread: Unread) -> tuple[bool, Unread | None]:
+    """(whether `unread`, read to its end, is still there; the rotated form that came after it). Raises OSError."""
+    newer: Path | None = None
+    for sibling in _siblings(path):
+        same = _behind(sibling, unread.position, lambda found: zlib.crc32(found) == unread.foot(), 0)
+        if same is not None:
+            same.close()
+            return True, None if newer is None else Unread(_opened(newer))
+        newer = sibling
+    return False, None
 
 
 def _siblings(path: Path) -> list[Path]:
@@ -63,27 +109,31 @@ def _looks_rotated(rest: str) -> bool:
     return rest in ("old", "bak") or (rest[:1].isdigit() and all(letter.isdigit() or letter in "-_.T" for letter in rest))
 
 
-def _behind(path: Path, position: int, is_it: Callable[[bytes], bool]) -> bytes | None:
+def _behind(path: Path, position: int, is_it: Callable[[bytes], bool], back: int) -> Unread | None:
+    size = min(FOOT_BYTES + back, position)
     try:
-        with _opened(path) as file:
-            size = min(FOOT_BYTES, position)
-            if not _skip(file, position - size, packed=path.suffix == ".gz") or not is_it(file.read(size)):
-                return None
-            return file.read(REST_BYTES_MAX)
-    except (OSError, EOFError, zlib.error):
+        file = _opened(path)
+    except OSError as error:
+        if error.errno in _PASSES:
+            raise
         return None
-
-
-def _whole(path: Path) -> bytes:
     try:
-        with _opened(path) as file:
-            return file.read(REST_BYTES_MAX)
-    except (OSError, EOFError, zlib.error):
-        return b""
+        if _skip(file, position - size, packed=path.suffix in _OPENERS):
+            before = file.read(size)
+            if len(before) == size and is_it(before[-FOOT_BYTES:]):
+                return Unread(file, before, position, back)
+    except _DAMAGED:
+        pass
+    file.close()
+    return None
+
+
+_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 def _opened(path: Path) -> BinaryIO:
-    return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    opener = _OPENERS.get(path.suffix)
+    return cast("BinaryIO", opener(path)) if opener is not None else path.open("rb")
 
 
 def _skip(file: BinaryIO, count: int, *, packed: bool) -> bool:
@@ -95,8 +145,3 @@ def _skip(file: BinaryIO, count: int, *, packed: bool) -> bool:
             return False
         count -= len(data)
     return True
-
-
-def _lines(data: bytes) -> list[bytes]:
-    lines = data.split(b"\n")
-    return lines if lines[-1] else lines[:-1]
