@@ -171,7 +171,9 @@ def test_a_dead_adapter_is_told_and_let_go_while_the_other_is_heard(fabric: Fabr
     assert told(reading) == [("nic:h0/mlx5_0/1", EventName.NIC_HANG, Severity.FATAL)]
     assert (reading.trouble, reading.covered) == ("mlx5_0 has gone", ["nic:h0/mlx5_1/1"])
     fabric.happens("mlx5_1", 10)
-    assert told(verbs.read()) == [("nic:h0/mlx5_1/1", EventName.LINK_DOWN, Severity.ERROR)]
+    reading = verbs.read()
+    assert told(reading) == [("nic:h0/mlx5_1/1", EventName.LINK_DOWN, Severity.ERROR)]
+    assert reading.trouble == "mlx5_0 has gone"  # until it is opened anew
     fabric.happens("mlx5_1", -1)
     with pytest.raises(Unreadable, match="no RDMA device is left"):
         verbs.read()
@@ -188,6 +190,24 @@ def test_a_device_that_may_not_be_opened_is_said_with_what_would_help(fabric: Fa
     with pytest.raises(Unreadable) as error:
         verbs.open()
     assert "/dev/infiniband" in error.value.remedy
+
+
+def test_a_driver_that_was_loaded_anew_is_opened_anew_under_the_same_name(fabric: Fabric) -> None:
+    verbs = fabric.reader()
+    verbs.open()
+    fabric.happens("mlx5_0", 8, 0)
+    assert verbs.read().trouble == "mlx5_0 has gone"
+    devices = fabric.sys / "class" / "infiniband_verbs"
+    (devices / "new").mkdir()
+    (devices / "uverbs0").rmdir()
+    (devices / "new").rename(devices / "uverbs0")
+    with pytest.raises(Unreadable, match="come or gone"):
+        verbs.read()
+    verbs.close()
+    verbs.open()
+    reading = verbs.read()
+    assert (reading.trouble, reading.covered) == ("", ["nic:h0/mlx5_0/1", "nic:h0/mlx5_1/1"])
+    verbs.close()
 
 
 def test_devices_that_come_are_opened_and_a_host_without_any_has_none(fabric: Fabric) -> None:

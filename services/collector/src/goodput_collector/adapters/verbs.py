@@ -1,8 +1,9 @@
 """Asynchronous events of RDMA devices: port errors, dead adapters, changed addresses, as they happen.
 
 Each device is opened once; its events wake this source through one descriptor for all (epoll), so that no thread sits in a
-call that does not return. A device that dies or goes is closed, and looked for again. The library is loaded only where the
-kernel has RDMA devices for user space.
+call that does not return. A device that dies or goes is closed, and is trouble until it is there again: a driver that was
+loaded anew makes the same name, and another inode. The library is loaded only where the kernel has RDMA devices for user
+space.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class VerbsReader:
         self._ignore = frozenset(ignore)
         self._library_of = library_of
         self._devices: dict[int, VerbsDevice] = {}
-        self._listed: list[str] = []
+        self._listed: list[tuple[str, int]] = []
         self._refused: list[str] = []
+        self._lost: list[str] = []
         self._poll: select.epoll | None = None
 
     def open(self) -> None:
@@ -60,6 +62,7 @@ class VerbsReader:
             library = self._library_of()
         except (OSError, AttributeError) as error:
             raise Unreadable(f"cannot load the verbs library: {error}", remedy="install libibverbs1") from None
+        self._lost = []
         opened, self._refused = library.open(lambda name: name not in self._ignore)
         if not opened:
             if self._refused:
@@ -75,16 +78,15 @@ class VerbsReader:
 
     def read(self) -> Reading:
         samples: list[Sample] = []
-        lost: list[str] = []
         for fd, device in list(self._devices.items()):
             if not self._take(device, samples):
-                lost.append(device.name)
+                self._lost.append(device.name)
                 self._let_go(fd)
         if self._present() != self._listed and not samples:
             raise Unreadable("RDMA devices have come or gone; opening them anew")
         if not self._devices and not samples:
             raise Unreadable("no RDMA device is left")
-        trouble = [f"cannot open {name}" for name in self._refused] + [f"{name} has gone" for name in lost]
+        trouble = [f"cannot open {name}" for name in self._refused] + [f"{name} has gone" for name in self._lost]
         return Reading(
             samples=samples,
             trouble="; ".join(trouble),
@@ -121,8 +123,10 @@ class VerbsReader:
                 self._poll.unregister(fd)
         device.close()
 
-    def _present(self) -> list[str]:
+    def _present(self) -> list[tuple[str, int]]:
+        """(name, inode): the inode comes with the name, without a further call."""
         try:
-            return sorted(each for each in os.listdir(self._root) if each.startswith("uverbs"))  # noqa: PTH208 - names only
+            with os.scandir(self._root) as entries:
+                return sorted((each.name, each.inode()) for each in entries if each.name.startswith("uverbs"))
         except OSError:
             return []
