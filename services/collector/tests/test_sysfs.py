@@ -146,7 +146,31 @@ def test_addresses_that_change_are_told_with_what_they_were(tmp_path: Path) -> N
     assert events(rdma.read()) == [("lid", "0x12", "0x13")]
 
 
-def test_a_rate_below_that_of_its_siblings_is_told_with_theirs(tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_read_has_not_changed(tmp_path: Path) -> None:
+    clock = TurnedClock()
+    port = rdma_device(tmp_path, "mlx5_0", {}, {})
+    (port / "lid").write_text("0x12\n")
+    table(port, "gids", GID.format(1), GID.format(2), GID.format(3))
+    (port / "gids" / "2").unlink()
+    (port / "gids" / "2").mkdir()  # there, and not to be read
+    rdma = reader(tmp_path, clock)
+    assert events(rdma.read()) == []
+    (port / "gids" / "1").unlink()
+    (port / "gids" / "1").mkdir()
+    (port / "gids" / "2").rmdir()
+    (port / "lid").write_text("")
+    table(port, "gids", GID.format(1))
+    (port / "gids" / "2").write_text(GID.format(3) + "\n")  # read for the first time
+    clock.seconds += 61
+    assert events(rdma.read()) == []
+    (port / "gids" / "1").rmdir()
+    (port / "lid").write_text("0x12\n")
+    table(port, "gids", GID.format(1), GID.format(4), GID.format(5))
+    clock.seconds += 61
+    assert events(rdma.read()) == [("gid", GID.format(2), GID.format(4)), ("gid", GID.format(3), GID.format(5))]
+
+
+def test_a_port_of_the_same_board_that_is_meant_for_less_is_not_degraded(tmp_path: Path) -> None:
     for name, rate in (("mlx5_0", "400 Gb/sec (4X NDR)"), ("mlx5_1", "200 Gb/sec (2X NDR)")):
         port = rdma_device(tmp_path, name, {}, {})
         (port / "rate").write_text(f"{rate}\n")
@@ -155,13 +179,12 @@ def test_a_rate_below_that_of_its_siblings_is_told_with_theirs(tmp_path: Path) -
     rdma = reader(tmp_path, clock)
     rdma.read()
     clock.seconds += 60
-    found = {each.component: each.attrs for each in rdma.read().samples if isinstance(each, State)}
-    assert "degraded" not in found["nic:h0/mlx5_0/1"]
-    assert found["nic:h0/mlx5_1/1"]["degraded"] == "true"
-    assert found["nic:h0/mlx5_1/1"]["rate_max_gbps"] == "400"
+    found = [each.attrs for each in rdma.read().samples if isinstance(each, State)]
+    assert len(found) == 2
+    assert not any("degraded" in attrs for attrs in found)
 
 
-def test_a_port_that_trains_at_half_its_rate_is_told_without_siblings(tmp_path: Path) -> None:
+def test_a_port_that_trains_at_half_its_rate_is_told_with_its_best(tmp_path: Path) -> None:
     clock = TurnedClock()
     port = rdma_device(tmp_path, "mlx5_0", {}, {})
     rdma = reader(tmp_path, clock)
@@ -172,6 +195,7 @@ def test_a_port_that_trains_at_half_its_rate_is_told_without_siblings(tmp_path: 
         clock.seconds += 1
         (told,) = (each for each in rdma.read().samples if isinstance(each, State))
         assert ("degraded" in told.attrs) == (state == "4: ACTIVE")
+    assert told.attrs["rate_max_gbps"] == "400"
 
 
 def test_a_counter_at_its_ceiling_is_said_and_also_when_it_counts_again(tmp_path: Path) -> None:

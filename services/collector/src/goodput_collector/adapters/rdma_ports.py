@@ -148,20 +148,25 @@ class PortFiles:
                     raise Stale from None
         return values
 
-    def addresses(self) -> dict[tuple[str, int], str]:
-        """(what, index) -> address, for those that there are."""
-        found = {}
+    def addresses(self) -> tuple[dict[tuple[str, int], str], set[tuple[str, int]]]:
+        """((what, index) -> address, for those that there are; those of which it cannot be told)."""
+        found: dict[tuple[str, int], str] = {}
+        unknown: set[tuple[str, int]] = set()
         for what, folder, count in (("gid", "gids", GIDS_MAX), ("pkey", "pkeys", PKEYS_MAX)):
             for index in range(count):
                 try:
                     text = _once(f"{self._path}/{folder}/{index}", _TEXT_BYTES).decode("ascii", "replace")
                 except FileNotFoundError:
+                    if index == 0:  # there is no table: the device is about to go
+                        unknown |= {(what, each) for each in range(count)}
                     break  # the table ends here
-                except OSError:
-                    continue  # an empty place: the kernel says EINVAL
+                except OSError as error:
+                    if error.errno != errno.EINVAL:  # which the kernel says of an empty place
+                        unknown.add((what, index))
+                    continue
                 if told := address(what, text):
                     found[what, index] = told
-        return found
+        return found, unknown
 
     def refresh_lifespan(self) -> None:
         try:

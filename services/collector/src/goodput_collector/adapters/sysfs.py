@@ -49,9 +49,8 @@ class _Known:
     by_netlink: bool  # its hardware counters were told so when it was listed
     incarnation: str
     attrs: dict[str, str]
-    board: str
     state: State | None = None
-    read: tuple[dict[str, str], int] | None = None  # what it was made from
+    read: dict[str, str] | None = None  # what it was made from
 
 
 class RdmaReader:
@@ -152,14 +151,13 @@ class RdmaReader:
 
     def _known(self, port: Port, inode: int) -> _Known:
         first = all(each.files.port.device != port.device for each in self._ports)
-        attrs, board = identity_of(port)
+        attrs = identity_of(port)
         told = self._statistics.counters(port.device.name, port.number)
         return _Known(
             files=PortFiles(port, self._descriptors, first=first, told_elsewhere=told),
             by_netlink=bool(told),
             incarnation=f"{self._boot_id}/{inode}",
             attrs=attrs | function_of(port.device / "device", self._pods),
-            board=board,
         )
 
     def _forget(self) -> None:
@@ -204,8 +202,7 @@ class RdmaReader:
         port, found = known.files.port, known.files.state()
         if found is None:
             return None
-        as_before = (found, self._rates.changes)
-        if known.read == as_before and known.state is not None:
+        if known.read == found and known.state is not None:
             return msgspec.structs.replace(known.state, observed_at=now)
         value = word_of(found["state"])
         attrs = dict(known.attrs)
@@ -215,10 +212,10 @@ class RdmaReader:
         if lid := address("lid", found.get("lid", "")):
             attrs["lid"] = lid
         active, rate = value == "ACTIVE", found.get("rate", "")
-        best = self._rates.best(known.board, port.number, rate, active=active, name=port.component)
+        best = self._rates.best(port.component, rate, active=active)
         if active and best is not None and (gbps(rate) or best) < best:
             attrs |= {"rate_max_gbps": f"{best:g}", "degraded": "true"}
-        known.read, self._addresses_due = (found, self._rates.changes), True
+        known.read, self._addresses_due = found, True
         known.state = State(component=port.component, name="port_state", observed_at=now, value=value, attrs=attrs)
         return known.state
 
@@ -262,12 +259,14 @@ class RdmaReader:
             files, component = known.files, known.files.port.component
             if moved:
                 known.attrs |= function_of(files.port.device / "device", self._pods)
-                known.read = None
+                known.state = None  # to be made anew
             files.refresh_lifespan()
-            found = files.addresses()
-            if lid := known.state.attrs.get("lid", "") if known.state is not None else "":
-                found["lid", 0] = lid
+            found, unknown = files.addresses()
+            if known.read is not None and "lid" in known.read:
+                found["lid", 0] = address("lid", known.read["lid"])
+            else:
+                unknown.add(("lid", 0))
             attrs = {"device": files.port.device.name}
             addresses = self._addresses.setdefault(component, Addresses(component, attrs))
-            events += addresses.update(found, now)
+            events += addresses.update(found, now, unknown=unknown)
         return events

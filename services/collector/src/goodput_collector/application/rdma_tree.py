@@ -43,15 +43,15 @@ def state_of(port: Port, at: datetime) -> State | None:
     state = _text(port.path / "state")
     if state is None:
         return None
-    attrs, _ = identity_of(port)
+    attrs = identity_of(port)
     for name in ("phys_state", "rate"):
         if (value := _text(port.path / name)) is not None:
             attrs[name] = word_of(value)
     return State(component=port.component, name="port_state", observed_at=at, value=word_of(state), attrs=attrs)
 
 
-def identity_of(port: Port) -> tuple[dict[str, str], str]:
-    """(what of a port does not change while its driver is loaded, its board: "" where unknown)."""
+def identity_of(port: Port) -> dict[str, str]:
+    """What of a port does not change while its driver is loaded."""
     attrs = {"device": port.device.name}
     if (layer := _text(port.path / "link_layer")) is not None:
         attrs["link_layer"] = layer
@@ -59,7 +59,7 @@ def identity_of(port: Port) -> tuple[dict[str, str], str]:
         attrs["pci"] = pci
     if names := netdevs_of(port.device / "device"):
         attrs["netdev"] = names[min(port.number, len(names)) - 1]
-    return attrs, _text(port.device / "board_id") or _text(port.device / "hca_type") or ""
+    return attrs
 
 
 def counters_of(port: Port, folder: str) -> tuple[dict[str, int], float]:

@@ -2,12 +2,13 @@
 
 A LID changes when the subnet manager was restarted or the port moved to another switch; a GID when an address of its
 interface came or went (RoCE), which is how a wrong GID index gets into a job; a partition key when somebody moved the port
-to another tenant. All are told as events with what it was and what it is now; "" stands for none.
+to another tenant. All are told as events with what it was and what it is now; "" stands for none. One that cannot be read
+(no file descriptor is left, say) is not none: it is taken for what it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from goodput_common.contracts.ids import ComponentId
@@ -34,17 +35,25 @@ class Addresses:
         self._component = component
         self._attrs = dict(attrs)
         self._known: dict[tuple[str, int], str] | None = None
+        self._never_read: set[tuple[str, int]] = set()
 
-    def update(self, addresses: Mapping[tuple[str, int], str], at: datetime) -> list[Event]:
-        """What has changed since the last reading (of all addresses); nothing for a first. At most EVENTS_MAX."""
-        known, self._known = self._known, dict(addresses)
+    def update(
+        self, addresses: Mapping[tuple[str, int], str], at: datetime, *, unknown: Collection[tuple[str, int]] = ()
+    ) -> list[Event]:
+        """What has changed since the last reading (of all addresses but the `unknown`); nothing for a first. At most
+        EVENTS_MAX."""
+        known = self._known
         if known is None:
+            self._known, self._never_read = dict(addresses), set(unknown)
             return []
+        unread = set(unknown)
+        self._known = dict(addresses) | {key: known[key] for key in unread & known.keys()}
         events = []
-        for key in sorted({*known, *addresses}):
+        for key in sorted({*known, *addresses} - unread - self._never_read):
             before, now = known.get(key, ""), addresses.get(key, "")
             if before != now:
                 events.append(self._event(*key, before, now, at))
+        self._never_read &= unread
         return events[:EVENTS_MAX]
 
     def _event(self, what: str, index: int, before: str, now: str, at: datetime) -> Event:

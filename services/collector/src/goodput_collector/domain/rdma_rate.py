@@ -1,8 +1,9 @@
 """What rate an RDMA port could have: sysfs tells only what it has.
 
-A 400 Gb/s port that trained at 200 works, at half the speed, and nothing is red. What it could do shows in its own past and
-in its siblings: ports of the same board in the same host. Only a port that is up counts; one that is down shows some
-default.
+A 400 Gb/s port that trained at 200 works, at half the speed, and nothing is red. What it could do shows in its own past:
+the best rate that it was seen up with. Other ports say nothing about it, not even those of the same board: one adapter
+leads to the fabric and its twin to the storage, each at the rate of its switch. What a port is meant to have is the
+topology's business. Only a port that is up counts; one that is down shows some default.
 """
 
 from __future__ import annotations
@@ -19,18 +20,14 @@ def gbps(rate: str) -> float | None:
 
 
 class Rates:
-    """The best rate that was seen up, by board and port number."""
+    """The best rate that each port was seen up with."""
 
     def __init__(self) -> None:
-        self._best: dict[tuple[str, int], float] = {}
-        self.changes = 0  # how often a best rate has risen
+        self._best: dict[str, float] = {}
 
-    def best(self, board: str, port: int, rate: str, *, active: bool, name: str) -> float | None:
-        """The best rate known for such a port, this reading included. A port whose board is unknown (""), is compared with
-        its own past only: `name` tells it apart."""
-        key = (board or f"={name}", port)
+    def best(self, name: str, rate: str, *, active: bool) -> float | None:
+        """The best rate known of this port, this reading included."""
         now = gbps(rate)
-        if active and now is not None and now > self._best.get(key, 0.0):
-            self._best[key] = now
-            self.changes += 1
-        return self._best.get(key)
+        if active and now is not None and now > self._best.get(name, 0.0):
+            self._best[name] = now
+        return self._best.get(name)
