@@ -14,9 +14,11 @@ import pytest
 pytest.importorskip("pygnmi", reason="gNMI needs goodput-collector[switch]")
 sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "collector" / "tests"))
 
+import grpc
 from collector_fixtures import Rig, Ticking
 from gnmi_server import Certificates, GnmiServer, OpenConfigSwitch, SonicSwitch, make_certificates
 
+from goodput_collector.adapters import gnmi_session
 from goodput_collector.adapters.gnmi import GnmiReader
 from goodput_collector.application.ports import Unreadable
 from goodput_collector.domain.switch_list import Switch, Tls
@@ -255,6 +257,65 @@ async def test_a_branch_that_a_switch_lacks_is_told_and_the_others_go_on(
         model.count("Ethernet1", "in-errors", 1004)
         await rig.until(lambda: increase(rig, ETH1, "in_errors") == 4, "the errors")
         assert rig.condition(Source.SWITCH, "leaf-1").status is SourceStatus.OK
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.PERMISSION_DENIED,
+    ],
+    ids=lambda code: code.name,
+)
+async def test_however_a_branch_is_refused_the_others_go_on(
+    tmp_path: Path, openconfig: tuple[OpenConfigSwitch, GnmiServer], code: grpc.StatusCode
+) -> None:
+    model, server = openconfig
+    server.behaviour.refuse_with = code
+    server.behaviour.refuse_paths = ("lldp",)
+    async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
+        await rig.until(lambda: "no neighbours" in rig.condition(Source.SWITCH, "leaf-1").reason, "the trouble")
+        await counted(rig, model)
+        assert rig.condition(Source.SWITCH, "leaf-1").status is SourceStatus.OK
+
+
+async def test_a_branch_that_fails_after_an_answer_does_not_end_the_conversation(
+    tmp_path: Path, openconfig: tuple[OpenConfigSwitch, GnmiServer]
+) -> None:
+    model, server = openconfig
+    model.neighbour("Ethernet1", system_name="h0", port_id="eth2")
+    server.behaviour.refuse_with = grpc.StatusCode.ABORTED
+    server.behaviour.break_off = ("lldp",)
+    async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
+        await rig.until(lambda: len(server.behaviour.broken_off) >= 3, "every way of subscribing being tried")
+        await counted(rig, model)
+    assert len(set(server.behaviour.broken_off[:3])) == 1
+
+
+async def test_a_branch_that_is_never_answered_is_told_and_the_others_go_on(
+    tmp_path: Path, openconfig: tuple[OpenConfigSwitch, GnmiServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gnmi_session, "ANSWER_S", 1.0)
+    model, server = openconfig
+    server.behaviour.mute_paths = ("qos",)
+    async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
+        await rig.until(lambda: "no queue counters" in rig.condition(Source.SWITCH, "leaf-1").reason, "the trouble")
+        await counted(rig, model)
+        assert rig.condition(Source.SWITCH, "leaf-1").status is SourceStatus.OK
+
+
+async def test_states_whose_subscription_is_never_answered_are_sampled(
+    tmp_path: Path, openconfig: tuple[OpenConfigSwitch, GnmiServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gnmi_session, "ANSWER_S", 1.0)
+    model, server = openconfig
+    server.behaviour.mute_on_change = True
+    async with Rig(tmp_path, reader_of(switch_at(server.port))) as rig:
+        await rig.until(lambda: "port states only" in rig.condition(Source.SWITCH, "leaf-1").reason, "the trouble")
+        model.oper("Ethernet1", "DOWN")
+        await rig.until(lambda: of(rig, Event, ETH1, EventName.LINK_DOWN), "the link's fall")
 
 
 async def test_a_switch_that_shows_no_ports_is_unknown(

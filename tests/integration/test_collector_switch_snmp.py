@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,12 @@ pytest.importorskip("pysnmp", reason="SNMP needs goodput-collector[switch]")
 sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "collector" / "tests"))
 
 from collector_fixtures import Rig, Ticking
+from pysnmp.proto import rfc1902
 from snmp_agent import AUTH_KEY, COMMUNITY, PRIV_KEY, USER, SnmpAgent
 
 from goodput_collector.adapters.snmp import SnmpReader
 from goodput_collector.application.ports import Unreadable
+from goodput_collector.domain import switch_snmp as known
 from goodput_collector.domain.gnmi_streams import Kind
 from goodput_collector.domain.switch_list import Snmp, Switch
 from goodput_collector.domain.switch_lldp import Directory
@@ -138,6 +142,74 @@ async def test_an_agent_that_goes_round_in_circles_is_left_after_one_round(tmp_p
         await rig.until(lambda: neighbour.reads > reads + 3, "the neighbour's readings")
         agent.table.round_in_circles = False
         await rig.until(lambda: samples(rig, State, "operstate"), "its return")
+
+
+class Impostor:
+    """In the agent's place: takes what is asked, and answers it with `answer` or, without one, not at all."""
+
+    def __init__(self, port: int, answer: bytes) -> None:
+        self._answer = answer
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", port))
+        self.asked = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            request, whom = self._socket.recvfrom(65_536)
+            if not request:
+                return
+            self.asked += 1
+            if self._answer:
+                self._socket.sendto(self._answer, whom)
+
+    def stop(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            end.sendto(b"", self._socket.getsockname())
+        self._thread.join(5)
+        self._socket.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\x00", b"<html>busy</html>", b"\x30\x84\xff\xff\xff\xff\x02\x01\x01", b"\x30\x05\x02\x01\x01\x04\x00"],
+    ids=["nothing", "a null", "a web page", "more than there is", "half a message"],
+)
+async def test_a_switch_that_hangs_or_answers_with_garbage_disturbs_no_other_and_comes_back(
+    tmp_path: Path, agent: SnmpAgent, answer: bytes
+) -> None:
+    neighbour = Ticking()
+    async with Rig(tmp_path, reader_of(agent, tmp_path), neighbour) as rig:
+        await rig.until(lambda: samples(rig, State, "operstate"), "the first reading")
+        agent.stop()
+        impostor = Impostor(agent.port, answer)
+        try:
+            condition = rig.condition(Source.SWITCH, "leaf-1")
+            await rig.until(lambda: impostor.asked and condition.status is SourceStatus.UNKNOWN, "its reason")
+            assert condition.reason
+            reads = neighbour.reads
+            await rig.until(lambda: neighbour.reads > reads + 20, "the neighbour's readings")
+        finally:
+            impostor.stop()
+        agent.count("Ethernet0", "in_errors", 1007)
+        agent.start()
+        await rig.until(lambda: samples(rig, Counter, "in_errors"), "what it counted while it was away")
+
+
+async def test_values_of_the_wrong_kind_are_left_out_and_the_others_are_read(tmp_path: Path, agent: SnmpAgent) -> None:
+    neighbour = Ticking()
+    agent.table.put((*known.IF_OPER, 2), rfc1902.OctetString(b"\xff\x00up"))
+    agent.table.put((*known.IF_LAST_CHANGE, 2), rfc1902.Integer32(-7))
+    agent.table.put((*known.IF_NAME, 3), rfc1902.OctetString(b"\xfe\xff" * 100))
+    agent.table.put(known.UPTIME, rfc1902.OctetString(b"long"))
+    async with Rig(tmp_path, reader_of(agent, tmp_path), neighbour) as rig:
+        await rig.until(lambda: samples(rig, State, "operstate"), "the first reading")
+        agent.count("Ethernet0", "in_errors", 1005)
+        await rig.until(lambda: samples(rig, Counter, "in_errors"), "the errors")
+        reads = neighbour.reads
+        await rig.until(lambda: neighbour.reads > reads + 20, "the neighbour's readings")
+        assert rig.condition(Source.SWITCH, "leaf-1").status is SourceStatus.OK
 
 
 async def test_a_switch_that_goes_and_returns_disturbs_no_other(tmp_path: Path, agent: SnmpAgent) -> None:

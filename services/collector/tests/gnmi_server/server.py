@@ -31,10 +31,16 @@ class Behaviour:
     refuse_heartbeats: bool = False
     refuse_subscribe: bool = False
     refuse_paths: tuple[str, ...] = ()  # by the name of an element
+    refuse_with: grpc.StatusCode = grpc.StatusCode.NOT_FOUND
+    mute_paths: tuple[str, ...] = ()  # takes a subscription to them and says nothing, ever
+    mute_on_change: bool = False
+    break_off: tuple[str, ...] = ()  # gives all once, and then fails
     silent: bool = False  # keeps every connection open and says nothing
     sample_s: float = 0.0  # instead of what is asked for: a test need not wait
     garbage: bytes = b""  # instead of notifications
     prefixed: bool = False  # puts the first elements of each path into the prefix
+    conversations: int = 0
+    broken_off: list[int] = field(default_factory=list)  # in which conversation
     subscribed: list[str] = field(default_factory=list)
 
 
@@ -85,6 +91,7 @@ class GnmiServer(gnmi_pb2_grpc.gNMIServicer):  # type: ignore[misc]
 
     def Capabilities(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - gNMI's name
         self._let_in(context)
+        self.behaviour.conversations += 1
         return gnmi_pb2.CapabilityResponse(
             gNMI_version="0.8.0",
             supported_encodings=self.model.encodings,
@@ -117,6 +124,8 @@ class GnmiServer(gnmi_pb2_grpc.gNMIServicer):  # type: ignore[misc]
             if self.behaviour.refuse_heartbeats and each.heartbeat_interval:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no heartbeats here")
             self.behaviour.subscribed.append(str(each.path.elem[0].name))
+        while self._mute(wanted) and context.is_active() and not self._over.is_set():
+            time.sleep(_TICK_S)
         heard: queue.Queue[tuple[int, str, Any, Any]] = queue.Queue()
 
         def listen(at_ns: int, target: str, values: Any, deletes: Any) -> None:
@@ -135,6 +144,9 @@ class GnmiServer(gnmi_pb2_grpc.gNMIServicer):  # type: ignore[misc]
         except Refusal as error:
             context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         yield gnmi_pb2.SubscribeResponse(sync_response=True)
+        if _about(wanted, self.behaviour.break_off):
+            self.behaviour.broken_off.append(self.behaviour.conversations)
+            context.abort(self.behaviour.refuse_with, "not any more")
         if wanted.mode == modes.ONCE:
             return
         if wanted.mode == modes.POLL:
@@ -202,9 +214,17 @@ class GnmiServer(gnmi_pb2_grpc.gNMIServicer):  # type: ignore[misc]
         while self.behaviour.silent and context.is_active() and not self._over.is_set():
             time.sleep(_TICK_S)
 
+    def _mute(self, wanted: Any) -> bool:
+        on_change = any(each.mode == gnmi_pb2.SubscriptionMode.ON_CHANGE for each in wanted.subscription)
+        return (self.behaviour.mute_on_change and on_change) or _about(wanted, self.behaviour.mute_paths)
+
     def _check(self, path: Any, context: grpc.ServicerContext) -> None:
         if any(each.name in self.behaviour.refuse_paths for each in path.elem):
-            context.abort(grpc.StatusCode.NOT_FOUND, f"no such path: {path}")
+            context.abort(self.behaviour.refuse_with, f"no such path: {path}")
+
+
+def _about(wanted: Any, names: tuple[str, ...]) -> bool:
+    return any(step.name in names for each in wanted.subscription for step in each.path.elem)
 
 
 def _exhaust(requests: Iterator[Any], over: threading.Event) -> None:

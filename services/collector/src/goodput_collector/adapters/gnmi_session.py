@@ -30,9 +30,14 @@ from goodput_common.runtime.clock import Clock
 INBOX_MESSAGES_MAX = 4_096
 INBOX_BYTES_MAX = 32 << 20
 ASK_S = 5.0
+ANSWER_S = 8.0  # to a subscription, from the first word of it: at least that there is nothing yet
 GET_S = 10.0
 REFUSED_AGAIN_S = 300.0
-_REFUSED = frozenset({"UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNKNOWN"})
+# INTERNAL is also what gRPC makes of a refusal that comes while the request is still on its way
+_REFUSED = frozenset(
+    {"UNIMPLEMENTED", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNKNOWN", "INTERNAL"}
+)
+_OF_THE_SWITCH = frozenset({"UNAVAILABLE", "UNAUTHENTICATED"})  # and of no stream
 
 
 class Arrived(NamedTuple):
@@ -125,14 +130,15 @@ class Session:
             await self._channel.close(grace=None)
 
     async def _follow(self, stub: Any, stream: Stream, origins: frozenset[str]) -> None:
-        """Down the ladder until one way is taken; after that, any failure ends the session. What is refused altogether is
-        asked for again later: a table may not be there before its first row is."""
+        """Down the ladder until one way is taken; after that, a failure of what is required ends the session. What is
+        refused altogether is asked for again later: a table may not be there before its first row is."""
         try:
             while (why := await self._descend(stub, stream, origins)) is not None:
                 if stream.required:
                     remedy = "see what its gNMI server can do"
                     return self._fail(Unreadable(f"the switch gives no {stream.name}: {why}", remedy=remedy))
                 self.refused[stream.name] = why
+                self.ways.pop(stream.name, None)
                 await asyncio.sleep(REFUSED_AGAIN_S)
         except asyncio.CancelledError:
             raise
@@ -145,48 +151,59 @@ class Session:
         """Returns the last refusal, or None when the session is over."""
         why = ""
         for attempt in ladder(stream, origins=origins):
-            error = await self._try(stub, attempt)
-            if error is None:
-                self._fail(Unreadable(f"the switch has ended the subscription to {stream.name}"))
+            refusal = await self._try(stub, attempt)
+            if refusal is None:
                 return None
-            if error.code().name not in _REFUSED:
-                self._fail(self._unreadable(error))
-                return None
-            why = f"{error.code().name}: {gnmi_channel.details(error, 80)}"
+            why = refusal
         return why
 
-    async def _try(self, stub: Any, attempt: Attempt) -> grpc.aio.AioRpcError | None:
-        """Returns the refusal, if it is one; a failure after the first answer ends the session."""
+    async def _try(self, stub: Any, attempt: Attempt) -> str | None:
+        """Returns why the switch does not give it in this way, or None when the session is over."""
         if attempt.way is Way.GET:
             return await self._fetch(stub, attempt)
         call = stub.Subscribe(_ask(gnmi_wire.subscribe(attempt, self._encoding)), metadata=self._metadata)
         answered = False
         try:
-            async for response in call:
-                if not answered:
-                    answered = True
-                    self._taken(attempt)
-                if response.WhichOneof("response") == "update":
-                    await self._put(attempt, response.update)
+            async with asyncio.timeout(ANSWER_S) as patience:
+                async for response in call:
+                    if not answered:
+                        answered = True
+                        patience.reschedule(None)
+                        self._taken(attempt)
+                    if response.WhichOneof("response") == "update":
+                        await self._put(attempt, response.update)
         except grpc.aio.AioRpcError as error:
-            if answered:
-                self._fail(self._unreadable(error))
-                return None
-            return error
+            return self._refusal(error, attempt, answered=answered)
+        except TimeoutError:
+            return f"no answer to a subscription within {ANSWER_S:g} s"
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            return "the call has broken off"  # gRPC's way to say that it could not be sent
         finally:
             call.cancel()
-        return None
+        if attempt.stream.required:
+            self._fail(Unreadable(f"the switch has ended the subscription to {attempt.stream.name}"))
+            return None
+        return "the switch has ended the subscription"
 
-    async def _fetch(self, stub: Any, attempt: Attempt) -> grpc.aio.AioRpcError | None:
+    def _refusal(self, error: grpc.aio.AioRpcError, attempt: Attempt, *, answered: bool) -> str | None:
+        """What a failed call says about one way of asking; None when it ends the session. For what is not required it does
+        so only when it is about the switch as a whole: a stream that can be done without takes no other with it."""
+        code = error.code().name
+        ends = answered or code not in _REFUSED if attempt.stream.required else code in _OF_THE_SWITCH
+        if ends:
+            self._fail(self._unreadable(error))
+            return None
+        return f"{code}: {gnmi_channel.details(error, 80)}"
+
+    async def _fetch(self, stub: Any, attempt: Attempt) -> str | None:
         answered = False
         while True:
             try:
                 answer = await stub.Get(gnmi_wire.get(attempt, self._encoding), metadata=self._metadata, timeout=GET_S)
             except grpc.aio.AioRpcError as error:
-                if answered:
-                    self._fail(self._unreadable(error))
-                    return None
-                return error
+                return self._refusal(error, attempt, answered=answered)
             answered = True
             self._taken(attempt)
             for each in answer.notification:
