@@ -138,3 +138,26 @@ def test_a_gpu_that_was_lost_is_history_only_once_it_is_seen_again(script: Scrip
     log.state("h2", "gpu:h2/0", "gpu", value, 14.0, "nvml")
     found = judged(log)
     assert [c.component for c in found[-1].culprits] == (["gpu:h2/0"] if named else [])
+
+
+def dead_port_says_so_again(log: Any, *, until_s: float) -> None:
+    for second in range(5, int(until_s), 4):
+        text = f"mlx5_core 0000:1a:00.0 rail0: Link down, {second}"
+        log.event("nic:h1/rail0/1", EventName.LINK_DOWN, float(second), host="h1", by="kernel", excerpt=text)
+
+
+def test_a_dead_port_that_says_down_again_and_again_does_not_outweigh_the_culprit(script: Script) -> None:
+    log = running(script)
+    dead_port_says_so_again(log, until_s=STALL_S + 6)
+    found = judged(log, silent=(6,))
+    assert {c.component for v in found for c in v.culprits} == {"rank:j/6"}
+    assert found[-1].confidence > 0.7
+
+
+def test_a_port_that_came_up_after_its_old_losses_is_lost_anew(script: Script) -> None:
+    log = running(script)
+    dead_port_says_so_again(log, until_s=20)
+    log.event("nic:h1/rail0/1", EventName.LINK_UP, 22.0, host="h1", by="kernel")
+    log.event("nic:h1/rail0/1", EventName.LINK_DOWN, STALL_S, host="h1", by="kernel", excerpt="rail0: Link down at last")
+    found = judged(log)
+    assert found[-1].culprit.component == LINK and found[-1].confidence > 0.8

@@ -31,6 +31,7 @@ DOWN_WORDS = frozenset({"down", "DOWN", "lowerlayerdown", "dormant", "Disabled",
 CARRIER_STATES = frozenset({"operstate", "state", "carrier", "phys_state"})
 SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within this
 SAME_MOMENT_S = 0.5  # a line that is read again has nearly the same time
+COUNTS_CHANGES = frozenset({"netlink"})  # sources that tell a loss only of a link that they saw up, or the kernel did
 RETOLD_S = 2.0  # and comes at least this much later than it did first
 FLAPS_OFFLINE_MIN = 3  # losses in a log without a job that make a flapping link
 TOO_LATE_S = 3.0  # a loss told this long, and two steps, after the last step has not stopped it
@@ -165,18 +166,23 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
 
 
 def _outage(losses: Losses, until: datetime) -> datetime:
-    """When the loss that is under way, or was the last, began. A link that is lost anew was back in between, whether or not
-    anybody said so; what is told only after `until` may as well be the old loss, told again."""
-    if not losses.down_now:
-        return losses.last_at
-    up_at = _at(losses.ups[-1]) if losses.ups else None
-    since = sorted(_at(each) for each in losses.downs if up_at is None or _at(each) >= up_at)
-    began = before = since[0] if since else losses.last_at
-    for at in since:
-        if at - before > timedelta(seconds=SAME_LOSS_S) and at <= until:
+    """When the loss that is under way, or was the last, began. A loss is new only if the link was back in between: somebody
+    said so, or it is told by a witness that counts changes (then only up to `until`: what comes later may as well be the old
+    loss, told again). A dead port may say "down" again for ever."""
+    told = sorted((*losses.downs, *losses.ups), key=lambda each: (_at(each), each.observed_at, each.id))
+    began: datetime | None = None
+    before = losses.first_at
+    back = False
+    for each in told:
+        at = _at(each)
+        if not _is_down(each):
+            back = True
+            continue
+        changed = each.source in COUNTS_CHANGES and at - before > timedelta(seconds=SAME_LOSS_S) and at <= until
+        if began is None or back or changed:
             began = at
-        before = at
-    return began
+        before, back = at, False
+    return began if began is not None else losses.last_at
 
 
 def _without_job(case: Case, losses: Losses, component: ComponentId) -> Finding | None:
