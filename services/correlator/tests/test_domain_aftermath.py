@@ -206,3 +206,22 @@ def test_a_rank_that_is_killed_while_the_job_starts_is_why_it_makes_no_step(scri
     found = log.verdicts(began_s + 150)
     assert said(found) == {(FaultClass.PROCESS_DEAD, "rank:j/4")}
     assert found[-1].confidence > 0.85
+
+
+@pytest.mark.parametrize("told_by", ["gpu", "process"])
+@pytest.mark.parametrize(("killed_pid", "for_memory"), [("88104", True), ("88105", False)])
+def test_a_rank_in_a_container_that_the_kernel_kills_under_its_own_number_is_named_for_its_death(
+    script: Script, told_by: str, killed_pid: str, for_memory: bool
+) -> None:
+    log = stalled(script, 33.0, silent=(4,))
+    if told_by == "gpu":
+        log.state("h2", "gpu:h2/0", "ranks", "rank:j/4", 12.0, "nvml", **{"pid:rank:j/4": "88104"})
+        log.state("h2", "gpu:h2/0", "ranks", "none", 33.2, "nvml")
+    else:
+        log.state("h2", "rank:j/4", "process", "running", 12.0, "process", pid="1004", outer_pid="88104")
+    log.event("host:h2", EventName.HOST_STALL, 33.0, host="h2", what="oom_kill", pid=killed_pid)
+    killed(log, 4, 33.1)
+    last = log.verdicts(40)[-1]
+    assert last.culprit.component == "rank:j/4"
+    assert (last.fault_class is FaultClass.PROCESS_DEAD) is for_memory
+    assert any("want of memory" in each.why for each in last.evidence) is for_memory

@@ -165,6 +165,7 @@ class Case:
     counted_since: Mapping[int, datetime] = field(default_factory=dict)  # each rank has counted the same collectives since
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of process groups, as earlier reports said
     cpu: Mapping[ComponentId, tuple[Observed, ...]] = field(default_factory=dict)  # of processes, window by window
+    outer_pids: Mapping[ComponentId, tuple[int, datetime]] = field(default_factory=dict)  # of ranks, and when that was told
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

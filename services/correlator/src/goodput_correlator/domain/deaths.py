@@ -159,8 +159,12 @@ def _killed_for_memory(case: Case, rank: int) -> Observed | None:
     place = case.placement.ranks.get(rank) if case.placement is not None else None
     if place is None:
         return None
+    pids = {str(place.pid)} if place.pid > 0 else set()
+    outer_pid, told_at = case.outer_pids.get(case.rank_component(rank), (0, case.now))
+    if outer_pid > 0 and (place.registered_at is None or told_at >= place.registered_at):
+        pids.add(str(outer_pid))  # in a container it knows itself by another number than the kernel does
     for each, event in events(case, EventName.HOST_STALL):
-        if event.attrs.get("what") == "oom_kill" and each.host == place.host and event.attrs.get("pid") == str(place.pid):
+        if event.attrs.get("what") == "oom_kill" and each.host == place.host and event.attrs.get("pid") in pids:
             return each
     return None
 

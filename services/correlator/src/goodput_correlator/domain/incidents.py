@@ -360,8 +360,10 @@ class Incidents:
         facts = job.facts()
         since = stalled_since - timedelta(seconds=LOOK_BACK_S)
         cpu: dict[str, tuple[Observed, ...]] = {}
+        outer_pids: dict[str, tuple[int, datetime]] = {}
         for host in self._hosts_of(job):
             facts += host.facts(since)
+            outer_pids |= host.outer_pids
             cpu |= {component: tuple(windows) for component, windows in host.cpu.items()}
         return Case(
             now=at,
@@ -380,6 +382,7 @@ class Incidents:
             counted_since=job.counted_since,
             members=dict(job.members),
             cpu=cpu,
+            outer_pids=outer_pids,
         )
 
     def _judge_idle(self, at: datetime) -> list[Verdict]:

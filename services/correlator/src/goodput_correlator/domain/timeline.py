@@ -360,6 +360,7 @@ class HostTimeline:
     events: deque[Observed] = field(default_factory=deque)
     states: dict[tuple[str, str], Observed] = field(default_factory=dict)
     cpu: dict[str, deque[Observed]] = field(default_factory=dict)
+    outer_pids: dict[str, tuple[int, datetime]] = field(default_factory=dict)  # of ranks, as the host numbers processes
     heartbeat: Observed | None = None
     heard_at: datetime | None = None
     dropped: int = 0
@@ -379,10 +380,21 @@ class HostTimeline:
             if not (known and isinstance(known.fact, State) and known.fact.value == fact.value):
                 self.news += 1
             self.states[(fact.component, fact.name)] = seen
+            self._number(seen, fact)
             if "cpu_ms" in fact.attrs and "window_ms" in fact.attrs:
                 self.cpu.setdefault(fact.component, deque(maxlen=CPU_WINDOWS_MAX)).append(seen)
         elif isinstance(fact, Event):
             self._event(seen, fact)
+
+    def _number(self, seen: Observed, fact: State) -> None:
+        """A rank in a container registers under the pid that it sees itself; the collector tells the host's own number with
+        the ranks of a GPU, or with the process. It is kept once the process is gone: the kernel speaks of it then."""
+        told = {key.removeprefix("pid:"): pid for key, pid in fact.attrs.items() if key.startswith("pid:rank:")}
+        if fact.component.startswith("rank:") and "outer_pid" in fact.attrs:
+            told[fact.component] = fact.attrs["outer_pid"]
+        for rank, pid in told.items():
+            if pid.isdigit() and (rank in self.outer_pids or len(self.outer_pids) < STATES_PER_HOST_MAX):
+                self.outer_pids[rank] = (int(pid), seen.received_at)
 
     def _event(self, seen: Observed, fact: Event) -> None:
         limit = seen.received_at - timedelta(seconds=EVENT_KEEP_S)
