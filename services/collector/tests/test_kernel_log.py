@@ -187,6 +187,50 @@ def test_what_we_cause_ourselves_and_chatter_is_passed_over(line: str) -> None:
     assert parse_text(line, host="h0", at=AT) is None
 
 
+def firmware(number: int, *lines: str) -> list[str]:
+    return [f"kernel: {{{number}}}[Hardware Error]: {line}" for line in lines]
+
+
+def pcie(severity: str, *, pci_class: str = "030200", vendor: str = "0x10de") -> list[str]:
+    return firmware(
+        1,
+        "Hardware error from APEI Generic Hardware Error Source: 0",
+        f"event severity: {severity}",
+        f" Error 0, type: {severity}",
+        "  section_type: PCIe error",
+        "  port_type: 0, PCIe end point",
+        "  device_id: 0000:9b:00.0",
+        f"  vendor_id: {vendor}, device_id: 0x2330",
+        f"  class_code: {pci_class}",
+        "  aer_uncor_status: 0x00100000, aer_uncor_mask: 0x00000000",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (pcie("recoverable"), [("aer", "gpu:h0/0000:9b:00", "error")]),
+        (pcie("recoverable", pci_class="020000", vendor="0x15b3"), [("aer", "nic:h0/0000:9b:00/1", "error")]),
+        (pcie("recoverable", pci_class="060400", vendor="0x8086"), [("aer", "host:h0", "error")]),
+        (pcie("corrected"), [("machine_check", "host:h0", "info"), ("aer", "gpu:h0/0000:9b:00", "info")]),
+        (pcie("fatal"), [("machine_check", "host:h0", "fatal"), ("aer", "gpu:h0/0000:9b:00", "fatal")]),
+        (pcie("fatal")[:2], [("machine_check", "host:h0", "fatal")]),
+        (
+            firmware(2, "event severity: recoverable", "  section_type: memory error"),
+            [("machine_check", "host:h0", "error")],
+        ),
+        ([*pcie("recoverable")[:4], "kernel: something else"], [("machine_check", "host:h0", "error")]),
+        (
+            [*pcie("recoverable")[:2], *firmware(2, "event severity: recoverable", "  section_type: memory error")],
+            [("machine_check", "host:h0", "error")] * 2,
+        ),
+    ],
+)
+def test_what_firmware_reports_of_pcie_is_told_of_the_device(lines: list[str], told: list[tuple[str, str, str]]) -> None:
+    events = parser().feed_all(lines)
+    assert [(each.name, each.component, each.severity) for each in events] == told
+
+
 @pytest.mark.parametrize(
     "line",
     [

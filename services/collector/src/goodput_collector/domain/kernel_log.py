@@ -1,6 +1,7 @@
 """One line of a kernel log (or of the system journal) -> what was seen.
 
-The parser knows lines of GPUs (`xid`), NICs (`nic_log`), and of the host itself (`host_log`), and passes over the rest.
+The parser knows lines of GPUs (`xid`), NICs (`nic_log`), and of the host itself (`host_log`; where the firmware takes
+many lines to report one error, `firmware_log`), and passes over the rest.
 It only reports: a lone corrected PCIe error, a link that goes down while a machine boots, are seen, and judged
 elsewhere.
 
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from goodput_collector.domain.firmware_log import FirmwareLines
 from goodput_collector.domain.host_log import parse_host
 from goodput_collector.domain.needles import Needles
 from goodput_collector.domain.nic_log import parse_nic
@@ -64,6 +66,7 @@ class KernelLogParser:
         self._clock = clock
         self._reference = reference or _EPOCH
         self._sxid = SxidLines()
+        self._firmware = FirmwareLines()
 
     def feed(self, line: str) -> Event | None:
         return self.see(self._clock.place(line))
@@ -80,6 +83,7 @@ class KernelLogParser:
             event = self._sxid.feed(placed.text, host=host, at=at) or parse_text(
                 f"{placed.ident}: {placed.text}" if placed.ident in _USER_SPACE else placed.text, host=host, at=at
             )
+            event = self._firmware.see(placed.text, event, host=host, at=at)
         if event is not None and placed.at is None:
             event = msgspec.structs.replace(event, attrs=event.attrs | {"at": "unknown"})
         return event
