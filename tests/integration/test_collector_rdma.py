@@ -10,10 +10,16 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "collector" / "tests"))
+
+from collector_fixtures import Rig, Ticking
 
 from goodput_collector.adapters.verbs import VerbsReader
 from goodput_collector.adapters.verbs_library import VerbsLibrary
@@ -248,3 +254,42 @@ async def test_an_event_wakes_the_source_at_once(fabric: Fabric) -> None:
     assert told(readings[0]) == [("nic:h0/mlx5_0/1", EventName.LINK_DOWN, Severity.ERROR)]
     await schedule.close()
     await tasks.close()
+
+
+async def test_garbage_for_events_and_a_library_that_hangs_disturb_no_other_source(fabric: Fabric, tmp_path: Path) -> None:
+    hang, release, neighbour = threading.Event(), threading.Event(), Ticking()
+
+    def library() -> VerbsLibrary:
+        if hang.is_set():
+            release.wait(30)
+        return VerbsLibrary(str(fabric.library))
+
+    verbs = VerbsReader(host="h0", clock=SystemClock(), sys_root=fabric.sys, library_of=library)
+    async with Rig(tmp_path / "rig", verbs, neighbour) as rig:
+        condition = rig.condition(Source.RDMA_EVENTS)
+
+        async def others_go_on() -> None:
+            reads = neighbour.reads
+            await rig.until(lambda: neighbour.reads > reads + 20, "the neighbour's readings")
+
+        def downs() -> list[object]:
+            return [each for each in rig.samples(Source.RDMA_EVENTS) if isinstance(each, Event)]
+
+        await rig.until(lambda: condition.status is SourceStatus.OK, "the first reading")
+        for kind, port in ((999, 1), (2**31 - 1, 2**32 - 7), (0, 2**31 - 1)):
+            fabric.happens("mlx5_0", kind, port)
+        fabric.happens("mlx5_0", 10)
+        await rig.until(downs, "the event behind the garbage")
+        await others_go_on()
+        assert [each.name for each in downs() if isinstance(each, Event)] == [EventName.LINK_DOWN]
+        verbs.deadline_s = 0.2
+        hang.set()
+        (fabric.sys / "class" / "infiniband_verbs" / "uverbs2").mkdir()  # all are opened anew
+        await rig.until(lambda: "no answer" in condition.reason, "the hang")
+        await others_go_on()
+        verbs.deadline_s = 10.0
+        hang.clear()
+        release.set()
+        await rig.until(lambda: condition.status is SourceStatus.OK, "its return")
+        fabric.happens("mlx5_1", 10)
+        await rig.until(lambda: len(downs()) == 2, "an event after it")
