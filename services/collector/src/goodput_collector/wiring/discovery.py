@@ -35,7 +35,7 @@ def readers(given: Given) -> list[SourceReader]:
             proc_root=given.proc_root,
             visible=own_interfaces if given.sys_root == Path("/sys") else None,
         ),
-        GpuFactsReader(facts, host=given.host, sys_root=given.sys_root),
+        GpuFactsReader(facts, host=given.host, sys_root=given.sys_root, library=given.nvml),
     ]
     if settings.ibnetdiscover:
         memory = DiscoveryMemory(settings.spool_directory / "ibnetdiscover.json")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from goodput_collector.adapters.dcgm import DcgmReader
 from goodput_collector.adapters.nvml import NvmlReader
 from goodput_collector.adapters.nvml_events import NvmlEventReader
-from goodput_collector.adapters.nvml_library import NvmlLibrary
 from goodput_collector.application.ports import SourceReader
 from goodput_collector.wiring.given import Given
 
 
 def readers(given: Given) -> list[SourceReader]:
     settings = given.settings
-    library = NvmlLibrary(sys_root=given.sys_root)
+    library = given.nvml
     found: list[SourceReader] = [
         NvmlReader(
             library,
