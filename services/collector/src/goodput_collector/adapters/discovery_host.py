@@ -74,11 +74,12 @@ class CloudPlace:
         try:
             if self._how == "auto":
                 return self._ask_cloud()
-            if self._how.startswith(("http://", "https://")):
+            if _is_url(self._how):
+                _check(self._how)
                 return parse(fetch(Ask(self._how)), instance=self._instance()), ""
             return parse(_document(Path(self._how)), instance=self._instance()), ""
         except (OSError, NotATopology, ValueError) as error:
-            return {}, f"cloud topology from {self._how}: {_words(error)}"
+            return {}, f"cloud topology from {_shown(self._how)}: {_words(error)}"
 
     def _ask_cloud(self) -> tuple[dict[str, str], str]:
         dmi = self._sys_root / "class" / "dmi" / "id"
@@ -114,7 +115,7 @@ def fetch(ask: Ask) -> str:
             answer = connection.getresponse()
             body = answer.read(DOCUMENT_MAX)
         except http.client.HTTPException as error:
-            raise OSError(f"no HTTP answer: {error!r}") from None
+            raise OSError(f"no HTTP answer ({type(error).__name__})") from None
         finally:
             connection.close()
         if answer.status != 200:
@@ -126,6 +127,34 @@ def fetch(ask: Ask) -> str:
         token = request("PUT", ask.token_url, {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
         headers["X-aws-ec2-metadata-token"] = token.strip()
     return request("GET", ask.url, headers)
+
+
+def _is_url(how: str) -> bool:
+    return how.lower().startswith(("http://", "https://"))
+
+
+def _check(url: str) -> None:
+    """Raises ValueError in words of its own: the library's would quote what may be half a password."""
+    try:
+        parts = urlsplit(url)
+        readable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        readable = False
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("a URL with a user name or password is not asked: take them out, or give a file")
+    if not readable:
+        raise ValueError("this is no URL: give it as http://host:port/path")
+
+
+def _shown(how: str) -> str:
+    """A URL by its scheme and host only: what else stands in it may be a secret."""
+    if not _is_url(how):
+        return how
+    scheme = how.partition("://")[0]
+    try:
+        return f"{scheme}://{urlsplit(how).hostname or '?'}"
+    except ValueError:
+        return f"{scheme}://?"
 
 
 def _document(path: Path) -> str:
