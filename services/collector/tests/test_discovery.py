@@ -206,6 +206,27 @@ def test_the_clouds_document_gives_rack_and_pod_and_a_bad_one_only_trouble(tmp_p
     assert reading.snapshots and reading.snapshots[0].version  # what it said before stands
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://anna:s3cret@topology.example/v1?token=s3cret", "http://topology.example:s3cret/v1",
+        "HTTP://anna:s3cret@topology.example", "https://[s3cret/", "http://topology.example\u2100s3cret/",
+    ],
+)  # fmt: skip
+def test_no_secret_of_the_clouds_url_gets_into_what_went_wrong(url: str, tmp_path: Path) -> None:
+    found, trouble = CloudPlace(url, tmp_path).read()
+    assert found == {}
+    assert trouble.startswith(f"cloud topology from {url.partition(':')[0]}://")
+    assert "s3cret" not in trouble and "anna" not in trouble
+
+
+def test_a_url_with_a_password_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("goodput_collector.adapters.discovery_host.fetch", asked.append)
+    assert "take them out" in CloudPlace("https://anna:pw@topology.example/", tmp_path).read()[1]
+    assert asked == []
+
+
 def test_a_machine_that_is_in_no_cloud_asks_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr("goodput_collector.adapters.discovery_host.fetch", asked.append)
@@ -257,6 +278,25 @@ def test_two_adapters_that_hear_one_port_make_one_cable(tmp_path: Path) -> None:
     host.hear({"eth2": ("hub", "1"), "eth3": ("hub", "1")})
     fabric = host.fabric()
     assert len(list(fabric.of_kind(ComponentKind.LINK))) == 1
+
+
+def test_an_interface_on_which_several_speak_has_no_cable_and_the_snapshot_stays(tmp_path: Path) -> None:
+    """A hub, or a virtual switch that passes LLDP on."""
+    host = Host(h100(tmp_path), tmp_path)
+    host.hear({"eth2": ("leaf-0", "Ethernet8")})
+    assert host.fabric().peer_of("nic:h7/mlx5_0/1") == "port:leaf-0/Ethernet8"
+    both = json.loads(host.lldpctl.read_text())
+    host.hear({"eth2": ("leaf-1", "Ethernet16")})
+    other = json.loads(host.lldpctl.read_text())
+    entries = [*both["lldp"]["interface"], *other["lldp"]["interface"]]
+    host.lldpctl.write_text(json.dumps({"lldp": {"interface": entries}}))
+    assert host.fabric().link_of("nic:h7/mlx5_0/1") is None
+    for turn in range(4):
+        host.lldpctl.write_text(json.dumps({"lldp": {"interface": entries[:: 1 if turn % 2 else -1]}}))
+        assert host.snapshot() is None
+    host.hear({})  # lldpd starts anew, and so does the collector
+    again = Host(host.tree, tmp_path).snapshot()
+    assert again is not None and again.version == host.reader._memory.version
 
 
 def test_a_neighbour_that_is_a_host_is_an_adapter_of_it() -> None:
@@ -317,6 +357,62 @@ def test_a_gpu_off_the_bus_and_an_adapter_stay_with_what_hung_on_them(tmp_path: 
     assert fabric.attr("nic:h7/mlx5_3/1", "rail") == "3"
     covered = host.reader.read().covered or ()
     assert "gpu:h7/2" not in covered and "gpu:h7/3" in covered
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_driver_that_counts_on_without_a_lost_gpu_renames_none(restarted: bool, tmp_path: Path) -> None:
+    tree = h100(tmp_path)
+    host = Host(tree, tmp_path)
+    everyone = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+    host.facts.by_pci = {f"0000:{bus}:00": GpuFact(index=n) for n, bus in enumerate(everyone)}
+    host.fabric()
+    tree.remove("0000:43:00.0")
+    if restarted:
+        host = Host(tree, tmp_path)
+    left = [bus for bus in everyone if bus != "43"]
+    host.facts.by_pci = {f"0000:{bus}:00": GpuFact(index=n) for n, bus in enumerate(left)}
+    fabric = host.fabric()
+    assert [fabric.resolve("h7", f"0000:{bus}:00") for bus in left] == [f"gpu:h7/{n}" for n in (0, 2, 3, 4, 5, 6, 7)]
+
+
+def test_an_adapter_that_was_dead_at_the_first_look_has_its_number_already(tmp_path: Path) -> None:
+    tree = h100(tmp_path)
+    hidden = [(tree.root / "class" / each, tmp_path / each.replace("/", "-")) for each in ("infiniband/mlx5_2", "net/eth4")]
+    for at, away in hidden:
+        at.rename(away)
+    host = Host(tree, tmp_path)
+    fabric = host.fabric()
+    rails = {n: fabric.attr(f"nic:h7/mlx5_{n}/1", "rail") for n in range(8) if n != 2}
+    assert rails == {n: str(n) for n in rails}
+    for at, away in hidden:
+        away.rename(at)
+    assert host.fabric().attr("nic:h7/mlx5_2/1", "rail") == "2"
+
+
+def test_rails_are_counted_anew_when_one_more_adapter_comes_up(tmp_path: Path) -> None:
+    """It was not even on the bus when the others were counted, and that count was remembered."""
+    without = h100(tmp_path / "early")
+    without.remove("0000:4f:00.0")
+    early = Host(without, tmp_path).fabric()
+    assert early.attr("nic:h7/mlx5_3/1", "rail") == "2"
+    late = Host(h100(tmp_path / "late"), tmp_path).fabric()
+    assert [late.attr(f"nic:h7/mlx5_{n}/1", "rail") for n in range(8)] == [str(n) for n in range(8)]
+
+
+def test_a_second_port_and_a_bonds_member_are_not_said_to_carry_nothing(tmp_path: Path) -> None:
+    """RoCE LAG: two ports, one RDMA device, which hangs on the first."""
+    tree = h100(tmp_path)
+    above = (tree.root / "bus/pci/devices/0000:18:00.0").resolve().relative_to(tree.root / "devices").parts[:-1]
+    tree.nic(*above, "0000:18:00.1", netdev="eth2b")
+    for name in ("eth3", "eth0"):
+        (tree.root / "class/net" / name / "master").symlink_to("../bond0")
+    (tree.root / "class/net/bond0/bonding").mkdir(parents=True)
+    fabric = Host(tree, tmp_path).fabric()
+    assert fabric.carries_traffic("nic:h7/eth2b/1") is None
+    assert fabric.carries_traffic("nic:h7/eth0/1") is None
+    assert fabric.carries_traffic("nic:h7/mlx5_0/1") is True
+    (tree.root / "class/net/bond0/bonding").rmdir()  # a bridge joins what has nothing to do with each other
+    assert Host(tree, tmp_path).fabric().carries_traffic("nic:h7/eth0/1") is False
 
 
 def test_a_swapped_gpu_keeps_its_id_and_gets_its_own_uuid(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from goodput_collector.adapters.pci import listing, names_in, read_devices
 from goodput_collector.application.ports import Reading, Unreadable
 from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.discovery import GpuFact, Inventory, Records, Remembered, draw, generation, pcie_words
+from goodput_collector.domain.discovery_heard import Heard
 from goodput_collector.domain.discovery_keep import Keeper, Tell, Telling, next_version
 from goodput_collector.domain.lldp import Neighbour
 from goodput_collector.domain.nic_log import pci_name
@@ -39,7 +40,6 @@ from goodput_topology.snapshot import to_snapshots
 GATHER_EVERY_S = 60.0
 ASK_LLDPD_EVERY_S = 30.0
 PLACE_EVERY_S = 600.0
-NEIGHBOURS_MAX = 512
 
 
 class GpuFacts:
@@ -87,8 +87,17 @@ class DiscoveryReader:
         self._troubles: dict[str, str] = {}
         self._store, self._memory = memory, memory.load()
         self._saved = Memory()
-        self._heard: dict[str, Neighbour] = {name: neighbour_of(end) for name, end in self._memory.heard.items()}
-        self._remembered = Remembered(rails=dict(self._memory.rails), been_up=set(self._memory.been_up))
+        known = {name: [neighbour_of(end)] for name, end in self._memory.heard.items()}
+        known |= {name: [neighbour_of(end) for end in ends] for name, ends in self._memory.several.items()}
+        self._heard = Heard()
+        self._heard.restore(known, clock.monotonic_s())
+        self._ends = self._heard.ends(clock.monotonic_s())
+        same_boot = boot_id not in ("", "unknown") and self._memory.boot_id == boot_id
+        self._remembered = Remembered(
+            rails=dict(self._memory.rails),
+            indexes=dict(self._memory.indexes) if same_boot else {},
+            been_up=set(self._memory.been_up),
+        )
         self._keeper = Keeper()
         self._telling = Telling(told=self._memory.digest, settle_s=settle_s, again_s=again_s)
         self._pcie = Changes(full_every_s=again_s)
@@ -137,21 +146,14 @@ class DiscoveryReader:
     # -- gathering ---------------------------------------------------------------------------------------------------
 
     def _listen(self, now_s: float) -> bool:
-        """Whether anything new was heard. A neighbour that has fallen silent keeps its cable: links that are down are silent
-        too. Another one on the same interface takes its place."""
-        heard: dict[str, Neighbour] = {}
+        """Whether anybody else than before stands at the end of a cable."""
         if self._how == "listen":
-            heard = {name: each for name, each in self._ear.heard().items() if not self._ignore.fullmatch(name)}
+            self._heard.frames(((name, said) for name, said in self._ear.heard() if not self._ignore.fullmatch(name)), now_s)
         elif self._how and now_s - self._asked_s >= ASK_LLDPD_EVERY_S:
             self._asked_s = now_s
-            heard = self._part("lldp", lambda: ask_lldpd(self._how)) or {}
-        changed = False
-        for name, neighbour in heard.items():
-            changed = changed or self._heard.get(name) != neighbour
-        if heard:
-            others = {name: each for name, each in self._heard.items() if name not in heard}
-            self._heard = dict(list({**heard, **others}.items())[:NEIGHBOURS_MAX])
-        return changed
+            self._heard.table(self._part("lldp", lambda: ask_lldpd(self._how)) or {}, now_s)
+        before, self._ends = self._ends, self._heard.ends(now_s)
+        return list(before.items()) != list(self._ends.items())
 
     def _gather(self, now_s: float) -> None:
         if self._how == "listen":
@@ -167,7 +169,7 @@ class DiscoveryReader:
             pci=self._devices,
             nics=read_nics(self._sys_root, ignore=self._ignore, rdma_ignore=self._rdma_ignore, visible=self._visible),
             gpus=self._facts.by_pci,
-            neighbours=self._heard,
+            neighbours=self._ends,
             interfaces=self._visible() if self._visible is not None else names_in(self._sys_root / "class" / "net"),
             training=self._training,
         )
@@ -175,7 +177,7 @@ class DiscoveryReader:
         self._records = self._keeper.with_vanished(draw(inventory, self._remembered), on_bus)
         self._digest = hashlib.sha256(msgspec.json.encode(self._records, order="deterministic")).hexdigest()[:32]
 
-    def _part(self, name: str, ask: Callable[[], object]) -> dict[str, Neighbour] | None:
+    def _part(self, name: str, ask: Callable[[], object]) -> dict[str, list[Neighbour]] | None:
         """A part that may fail without the rest; says so."""
         try:
             found = ask()
@@ -216,7 +218,10 @@ class DiscoveryReader:
             at_s=self._memory.at_s,
             rails=dict(self._remembered.rails),
             been_up=sorted(self._remembered.been_up),
-            heard={name: heard_end(each) for name, each in self._heard.items()},
+            boot_id=self._boot_id,
+            indexes=dict(self._remembered.indexes),
+            heard={name: heard_end(each) for name, each in self._ends.items()},
+            several={name: [heard_end(each) for each in ends] for name, ends in self._heard.several().items()},
         )
         if memory != self._saved:
             self._saved = memory

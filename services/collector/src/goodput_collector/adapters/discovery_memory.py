@@ -35,7 +35,10 @@ class Memory(msgspec.Struct, kw_only=True, omit_defaults=True):
     at_s: float = 0.0  # when that version was made
     rails: dict[str, int] = {}
     been_up: list[str] = []
+    boot_id: str = ""  # of the indexes: after a reboot the driver counts anew
+    indexes: dict[str, int] = {}
     heard: dict[str, HeardEnd] = {}  # the last heard first
+    several: dict[str, list[HeardEnd]] = {}  # where more than one spoke
 
 
 class DiscoveryMemory:

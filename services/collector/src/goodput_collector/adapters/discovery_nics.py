@@ -14,6 +14,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from goodput_collector.adapters.pci import address_path, names_in, text_of
@@ -47,10 +48,11 @@ def read_nics(
         if path and not _REPRESENTOR.match(text_of(interface / "phys_port_name")):
             netdevs.setdefault((path[-1], _port(interface)), (name, _mac(text_of(interface / "address"))))
     found = list(_rdma(sys_root, rdma_ignore, netdevs))
+    found = [replace(fact, master=_bond(sys_root, fact.netdev)) for fact in found]
     taken = {fact.netdev for fact in found}
     for (pci, _), (name, mac) in netdevs.items():
         if name not in taken:
-            found.append(NicFact(device=name, pci=pci, netdev=name, mac=mac))
+            found.append(NicFact(device=name, pci=pci, netdev=name, mac=mac, master=_bond(sys_root, name)))
     return found[:PORTS_MAX]
 
 
@@ -102,6 +104,16 @@ def _address(port: Path) -> str:
         if mapped is not None:
             return str(mapped)
     return ""
+
+
+def _bond(sys_root: Path, netdev: str) -> str:
+    """The bond that an interface is a member of; a bridge is none."""
+    master = sys_root / "class" / "net" / netdev / "master"
+    try:
+        name = master.readlink().name if netdev else ""
+    except OSError:
+        return ""
+    return name if (sys_root / "class" / "net" / name / "bonding").is_dir() else ""
 
 
 def _active(state: str) -> bool | None:

@@ -20,7 +20,6 @@ from goodput_collector.application.ports import Unreadable
 from goodput_collector.domain.lldp import ETHERTYPE, Neighbour, NotLldp, parse, parse_lldpctl
 
 FRAMES_A_READ = 512
-NEIGHBOURS_MAX = 512
 OUTPUT_MAX = 4 << 20
 LLDPCTL_WITHIN_S = 3.0
 _GROUP = bytes.fromhex("0180c200000e")
@@ -28,7 +27,7 @@ _SOL_PACKET, _ADD_MEMBERSHIP, _MULTICAST, _OUTGOING = 263, 1, 0, 4
 
 
 class LldpEar:
-    """Frames since the last look, by interface. `interfaces` gives those to ask for the multicast group."""
+    """Frames since the last look. `interfaces` gives those to ask for the multicast group."""
 
     def __init__(self, interfaces: Callable[[], frozenset[str]]) -> None:
         self._interfaces = interfaces
@@ -62,9 +61,9 @@ class LldpEar:
                 self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
                 self._joined.add(name)
 
-    def heard(self) -> dict[str, Neighbour]:
-        """The newest of each interface; what this host itself sends is not heard."""
-        found: dict[str, Neighbour] = {}
+    def heard(self) -> list[tuple[str, Neighbour]]:
+        """(interface, who spoke) in the order of arrival; what this host itself sends is not heard."""
+        found: list[tuple[str, Neighbour]] = []
         if self._socket is None:
             return found
         for _ in range(FRAMES_A_READ):
@@ -81,9 +80,8 @@ class LldpEar:
             except NotLldp:
                 self.garbage += 1
                 continue
-            found.pop(str(address[0]), None)
-            found[str(address[0])] = neighbour
-        return dict(list(found.items())[-NEIGHBOURS_MAX:])
+            found.append((str(address[0]), neighbour))
+        return found
 
     def close(self) -> None:
         if self._socket is not None:
@@ -91,7 +89,7 @@ class LldpEar:
         self._socket = None
 
 
-def ask_lldpd(how: str) -> dict[str, Neighbour]:
+def ask_lldpd(how: str) -> dict[str, list[Neighbour]]:
     """`lldpctl`'s neighbours, by running it (`lldpctl`) or from a file with its JSON. Raises Unreadable."""
     text = _run_lldpctl() if how == "lldpctl" else _file(Path(how))
     try:

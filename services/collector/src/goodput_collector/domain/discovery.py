@@ -4,11 +4,13 @@ Each fact comes from whoever knows it: the PCI tree (what is near what), sysfs (
 is), the GPU driver (UUIDs, NVLink, fabric), LLDP (the switch at the other end), the cloud (rack, pod). Any of them may be
 missing; then what follows from it is *left out*, never made up:
 
-* a GPU's index is its place in PCI order, as the driver counts; it keeps it while the collector runs, also when a neighbour
-  falls off the bus;
-* an adapter's rail is its place in PCI order among those that GPUs use, and stays its own (`pci_tree.numbered`);
+* a GPU's index is its place in PCI order, as the driver counts; it keeps it until the next boot, also when a neighbour falls
+  off the bus and the driver counts anew without it;
+* an adapter's rail is its place in PCI order among those that GPUs use or would use if its driver had come up, and stays its
+  own (`pci_tree.numbered`) until one more is found;
 * `carries_traffic` is `true` for an adapter that GPUs use and whose port has been up, `false` for one that has no RDMA on
-  a host whose GPUs use others, else unknown, unless the setting names training's adapters.
+  a host whose GPUs use others, else unknown, unless the setting names training's adapters. A second port of a used card, or
+  a member of the same bond, shows no RDMA device of its own (RoCE LAG) and may carry half the traffic: unknown.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class NicFact:
     link_layer: str = ""
     addr: str = ""
     active: bool | None = None
+    master: str = ""  # the bond that the interface is a member of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,8 @@ class Inventory:
 
 @dataclass(slots=True)
 class Remembered:
-    """Numbers once given (by full PCI address), and adapters that have been up. Rails and ups outlive a restart, indexes do
-    not: after a reboot the driver counts anew."""
+    """Numbers once given (by full PCI address), and adapters that have been up. Rails and ups outlive a reboot, indexes do
+    not: then the driver counts anew."""
 
     rails: dict[str, int] = field(default_factory=dict)
     indexes: dict[str, int] = field(default_factory=dict)
@@ -111,6 +114,7 @@ class _Drawing:
         self._remembered = remembered
         self._components: dict[ComponentId, ComponentRecord] = {}
         self._edges: list[EdgeRecord] = []
+        self._beside: set[ComponentId] = set()  # adapters on a card, or in a bond, with one that GPUs use
         self._of_kind = {
             kind: sorted((each for each in inventory.pci if each.kind is kind), key=lambda each: each.order)
             for kind in PciKind
@@ -135,16 +139,21 @@ class _Drawing:
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def _gpus(self) -> dict[str, ComponentId]:
-        """By full PCI address. The driver's own index is believed where it gives one."""
+        """By full PCI address. The driver's own index is believed where it gives one and nothing has vanished."""
         devices = self._of_kind[PciKind.GPU]
         indexes = self._remembered.indexes
-        indexes.update(numbered((each.address for each in devices), indexes))
+        there = {each.address for each in devices}
+        if indexes.keys().isdisjoint(there):
+            indexes.clear()
+        vanished = indexes.keys() - there
+        indexes.update(numbered(there, indexes))
         told = {
             each.address: self._all.gpus[pci_name(each.address)].index
             for each in devices
             if pci_name(each.address) in self._all.gpus
         }
-        if None not in told.values() and set(told) == {each.address for each in devices}:
+        # a driver that was started anew counts on without the one that is gone: whoever has a number keeps it till then
+        if not vanished and None not in told.values() and told.keys() == there:
             indexes.update({address: index for address, index in told.items() if index is not None})
         found = {}
         for device in devices:
@@ -208,13 +217,23 @@ class _Drawing:
         attached = attach(self._of_kind[PciKind.GPU], physical or usable)
         used = {address for each in attached.values() for address in each.nics}
         rails = self._remembered.rails
-        rails.update(numbered(used, rails))
+        counted = used | self._silent(physical or usable, nics)
+        if rails.keys() < counted:
+            rails.clear()  # one came up late, and all before it were there: the count that had missed it was wrong
+        rails.update(numbered(counted, rails))
         for gpu_address, each in attached.items():
             for address in each.nics:
                 for nic in nics[address]:
                     attrs = {"by": each.nearness.name.lower()}
                     self._edges.append(EdgeRecord(a=gpus[gpu_address], b=nic, relation=Relation.RAIL, attrs=attrs))
         on_rail = {nic: rails[address] for address in used for nic in nics[address]}
+        bonds = {fact.master for fact in self._all.nics if fact.pci in used and fact.master}
+        cards = {_card(address) for address in used}
+        self._beside = {
+            ids.nic_id(self._all.host, fact.device, fact.port)
+            for fact in self._all.nics
+            if fact.master in bonds or (fact.pci and _card(fact.pci) in cards)
+        }
         for component, record in self._components.items():
             if record.kind is ComponentKind.NIC:
                 attrs = {"rail": str(on_rail[component])} if component in on_rail else {}
@@ -230,7 +249,22 @@ class _Drawing:
             return "true" if named else "false"
         if record.id in on_rail:
             return "true" if record.id in self._remembered.been_up else ""
-        return "false" if on_rail and "rdma" not in record.attrs and "pf" not in record.attrs else ""
+        idle = on_rail and "rdma" not in record.attrs and "pf" not in record.attrs and record.id not in self._beside
+        return "false" if idle else ""
+
+    def _silent(self, usable: Sequence[PciDevice], nics: Mapping[str, list[ComponentId]]) -> set[str]:
+        """Adapters on the bus of a usable one's model without any driver (their firmware died, say) that GPUs would use:
+        each has its number, or the others would be counted wrong."""
+        models = {(each.vendor, each.device) for each in usable}
+        dead = [
+            each
+            for each in self._of_kind[PciKind.NIC]
+            if not each.pf and each.address not in nics and (each.vendor, each.device) in models
+        ]
+        if not dead:
+            return set()
+        attached = attach(self._of_kind[PciKind.GPU], [*usable, *dead])
+        return {each.address for each in dead} & {address for each in attached.values() for address in each.nics}
 
     # -- cables -------------------------------------------------------------------------------------------------------
 
@@ -299,6 +333,11 @@ def _pci_attrs(device: PciDevice) -> dict[str, str]:
         "numa": "" if device.numa is None else str(device.numa),
         "pcie_max": pcie_words(device.speed_max, device.width_max),
     }
+
+
+def _card(address: str) -> str:
+    """All functions of one card have this in common."""
+    return address.rpartition(".")[0]
 
 
 def _chip(device: PciDevice) -> str:

@@ -174,14 +174,14 @@ def _station(enabled: int) -> bool | None:
 # -- lldpd's own words -----------------------------------------------------------------------------------------------
 
 
-def parse_lldpctl(text: str) -> tuple[dict[str, Neighbour], int]:
-    """(interface -> neighbour, how many entries could not be read) from `lldpctl -f json` or `json0`. Raises NotLldp."""
+def parse_lldpctl(text: str) -> tuple[dict[str, list[Neighbour]], int]:
+    """(interface -> its neighbours, how many could not be read) from `lldpctl -f json` or `json0`. Raises NotLldp."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise NotLldp(f"not JSON: {error}") from None
     root = document.get("lldp") if isinstance(document, dict) else None
-    found: dict[str, Neighbour] = {}
+    found: dict[str, list[Neighbour]] = {}
     unread = 0
     for part in _each(root):
         for interface, entry in _named(part.get("interface")) if isinstance(part, dict) else ():
@@ -189,7 +189,7 @@ def parse_lldpctl(text: str) -> tuple[dict[str, Neighbour], int]:
             if neighbour is None:
                 unread += 1
             else:
-                found.setdefault(interface, neighbour)
+                found.setdefault(interface, []).append(neighbour)
     if root is None:
         raise NotLldp("has no field lldp")
     return found, unread
