@@ -139,6 +139,44 @@ def test_an_interface_that_vanishes_is_a_link_down_and_a_state() -> None:
     assert of("state", found)[-1]["value"] == "removed"
 
 
+def test_an_interface_that_another_namespace_is_given_is_moved_and_has_lost_nothing() -> None:
+    found = run(
+        """
+ip("link", "set", "rail0", "down")
+settled(reader)
+holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo there; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+holder.stdout.readline()
+ip("link", "set", "rail0", "netns", str(holder.pid))
+moved = settled(reader)
+holder.communicate(b"")
+print(json.dumps(moved))
+"""
+    )
+    assert of("event", found) == []
+    assert [each["value"] for each in of("state", found)] == ["moved"]
+
+
+def test_a_port_that_joins_and_leaves_a_bridge_keeps_its_carrier() -> None:
+    found = run(
+        """
+if subprocess.run(["ip", "link", "add", "br0", "type", "bridge"], capture_output=True).returncode:
+    print("null")
+    sys.exit()
+ip("link", "set", "br0", "up")
+ip("link", "set", "rail0", "master", "br0")
+joined = settled(reader)
+ip("link", "set", "rail0", "nomaster")
+print(json.dumps([joined, settled(reader)]))
+"""
+    )
+    if found is None:
+        pytest.skip("this kernel makes no bridge")
+    rail0 = [[each for each in part if each["on"] == "nic:h0/rail0/1"] for part in found]
+    assert [of("event", part) for part in rail0] == [[], []]
+    assert [each["master"] for each in of("state", rail0[0])][-1:] == ["br0"]
+    assert {each["value"] for part in rail0 for each in of("state", part)} == {"up"}
+
+
 def test_ignored_interfaces_are_not_told() -> None:
     found = run(
         """

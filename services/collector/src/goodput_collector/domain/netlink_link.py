@@ -11,7 +11,6 @@ A bridge speaks of its ports with messages of the same kinds, in which the carri
 
 from __future__ import annotations
 
-import socket
 import struct
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Sample, Severity
 
 _IFF_UP = 1
+_UNSPECIFIED = 0  # the address family of a message about the interface itself
 _FIXED = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _NAME, _MASTER, _OPERSTATE, _LINKINFO, _CARRIER, _UPS, _DOWNS = 3, 10, 16, 18, 33, 47, 48
 _NEW_NAMESPACE, _NEW_INDEX = 45, 49  # of a deletion: it goes on elsewhere, under this number
@@ -74,7 +74,7 @@ def index_of(payload: bytes) -> int:
 def of_the_interface(payload: bytes) -> bool:
     """Whether a link message is about the interface itself, not about its part in a bridge. Raises Malformed."""
     index_of(payload)
-    return payload[0] == socket.AF_UNSPEC
+    return payload[0] == _UNSPECIFIED
 
 
 def was_moved(payload: bytes) -> bool:
