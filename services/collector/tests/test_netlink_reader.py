@@ -227,9 +227,12 @@ def test_a_dump_that_the_kernel_refuses_is_unreadable(end: int) -> None:
     netlink = reader(kernel, clock)
     netlink.read()
     clock.seconds += 60
+    kernel.tells(link(2, "rail0", downs=1, up=False))
     kernel.links, kernel.end, kernel.error = [], end, 12
     with pytest.raises(Unreadable, match="Cannot allocate memory"):
         netlink.read()
+    kernel.links, kernel.end, kernel.error = [link(2, "rail0", downs=1, up=False)], 3, 0
+    assert events(netlink.read()) == [(EventName.LINK_DOWN, 1)]  # a reading that failed has lost nothing
 
 
 def test_a_bond_says_who_belongs_to_it_and_who_is_in_use() -> None:

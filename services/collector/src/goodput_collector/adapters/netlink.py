@@ -13,6 +13,7 @@ counts are exact all the same.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -43,6 +44,7 @@ _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _ANSWER_WITHIN_S = 2.0
 _DUMP_WITHIN_S = 3.0  # below the deadline of a reading, however much is told in between
 _DUMPS_MAX = 3
+_OWED_MAX = 4096
 _FIRST_SEQ, _LAST_SEQ = 0x600D, 0x7FFFFFFF  # not 0, which messages that come by themselves bear
 
 
@@ -82,6 +84,7 @@ class NetlinkReader:
         self._answered: set[int] = set()  # by it
         self._interrupted = False
         self._garbage = ""
+        self._owed: list[Sample] = []  # what messages told, until a reading has taken it: one that fails loses none
 
     def open(self) -> None:
         self.close()  # a call that hung may have kept it from being closed
@@ -93,9 +96,10 @@ class NetlinkReader:
 
     def read(self) -> Reading:
         self._garbage = ""
-        samples, _, lost = self._drain()
+        _, lost = self._drain()
         if lost or self._clock.monotonic_s() - self._dumped_s >= self._full_every_s:
-            samples += self._dump_until_whole()
+            self._dump_until_whole()
+        samples, self._owed = self._owed, []
         states = list(self._states())
         return Reading(
             samples=[*samples, *self._changes.of(states, self._clock.monotonic_s())],
@@ -113,11 +117,10 @@ class NetlinkReader:
             raise Unreadable("the netlink socket is closed")
         return self._arrivals
 
-    def _drain(self) -> tuple[list[Sample], bool, bool]:
-        """(what the messages that have come tell, whether the dump is complete, whether messages were lost). Raises
+    def _drain(self) -> tuple[bool, bool]:
+        """See what the messages that have come tell: (whether the dump is complete, whether messages were lost). Raises
         Unreadable where the kernel refused the dump."""
-        samples: list[Sample] = []
-        done = False
+        done, refused = False, 0
         arrivals, lost = self._open_arrivals().take()
         for data, at, monotonic_s in arrivals:
             try:
@@ -126,16 +129,17 @@ class NetlinkReader:
                     if answer and message.flags & wire.INTERRUPTED:
                         self._interrupted = True
                     if message.kind in (wire.DONE, wire.ERROR):
-                        if answer and (message.error or message.kind == wire.ERROR):
-                            raise Unreadable(
-                                f"the kernel refused a request for its network interfaces: {os.strerror(message.error)}"
-                            )
                         done = done or answer
+                        if answer and (message.error or message.kind == wire.ERROR):
+                            refused = message.error or errno.EPROTO
                     elif message.kind in (_RTM_NEWLINK, _RTM_DELLINK) and of_the_interface(message.payload):
-                        samples += self._told(message, at, monotonic_s)
+                        self._owed += self._told(message, at, monotonic_s)
             except wire.Malformed as error:
                 lost, self._garbage = True, f"a link message made no sense: {error}"
-        return samples, done, lost
+        del self._owed[:-_OWED_MAX]
+        if refused:
+            raise Unreadable(f"the kernel refused a request for its network interfaces: {os.strerror(refused)}")
+        return done, lost
 
     def _told(self, message: wire.Message, at: datetime, monotonic_s: float) -> Iterable[Sample]:
         """Raises Malformed."""
@@ -143,43 +147,37 @@ class NetlinkReader:
             return self._observe(message, at, monotonic_s)
         return self._gone(index_of(message.payload), at, elsewhere=was_moved(message.payload))
 
-    def _dump_until_whole(self) -> list[Sample]:
+    def _dump_until_whole(self) -> None:
         """What a dump leaves out is concluded to be gone only where it is proven whole."""
         self._pods.refresh()
         self._names.clear()  # an interface may have got another device, a function another pod
-        samples: list[Sample] = []
         until_s = self._clock.monotonic_s() + _DUMP_WITHIN_S
         for _ in range(_DUMPS_MAX):
             before = set(self._links)
-            told, whole = self._dump(until_s)
-            samples += told
-            if whole:
+            if self._dump(until_s):
                 for index in before - self._answered:
-                    samples += self._gone(index, self._clock.now())
+                    self._owed += self._gone(index, self._clock.now())
                 self._dumped_s = self._clock.monotonic_s()
-                return samples
+                return
         self._dumped_s = float("-inf")  # at the next reading, then
         self._garbage = self._garbage or "network interfaces change faster than they can be listed; none is taken for gone"
-        return samples
 
-    def _dump(self, until_s: float) -> tuple[list[Sample], bool]:
-        """Ask for everything, and read until it is all there: (what it told, whether it is whole). Raises Unreadable."""
+    def _dump(self, until_s: float) -> bool:
+        """Ask for everything, and read until it is all there: whether the answer is whole. Raises Unreadable."""
         arrivals = self._open_arrivals()
         self._seq = self._seq + 1 if self._seq < _LAST_SEQ else _FIRST_SEQ
         self._answered.clear()
         self._interrupted = False
         arrivals.socket.send(wire.request(_RTM_GETLINK, wire.DUMP, self._seq, struct.pack("=BxHiII", 0, 0, 0, 0, 0)))
-        samples: list[Sample] = []
         done = lost = False
         while not done:
             if self._clock.monotonic_s() > until_s:
-                return samples, False
+                return False
             if not arrivals.wait(_ANSWER_WITHIN_S):
                 raise Unreadable("the kernel did not answer a request for its network interfaces")
-            told, done, missed = self._drain()
-            samples += told
+            done, missed = self._drain()
             lost = lost or missed
-        return samples, not lost and not self._interrupted
+        return not lost and not self._interrupted
 
     def _observe(self, message: wire.Message, at: datetime, monotonic_s: float) -> Iterable[Sample]:
         link = parse_link(message.payload)
