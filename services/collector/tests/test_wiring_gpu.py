@@ -14,7 +14,7 @@ from goodput_common.runtime.clock import SystemClock
 
 def test_telemetry_events_and_discovery_ask_one_nvml(tmp_path: Path) -> None:
     """Each would start it by itself otherwise, and a renewal after a driver's reload would wait for nobody it knows of."""
-    settings = Settings(host="h7", spool_directory=tmp_path / "spool", run_dir=tmp_path / "run")
+    settings = Settings(host="h7", run_dir=tmp_path)
     given = Given(settings=settings, boot_id="b1", clock=SystemClock(), bookmarks=Bookmarks(tmp_path / "bookmarks"))
     used = [
         library
