@@ -108,3 +108,29 @@ async def test_a_stopped_server_takes_no_more_connections() -> None:
         url = pages.server.url
     with pytest.raises(httpx.ConnectError):
         await asyncio.wait_for(httpx.AsyncClient().get(f"{url}/healthz"), 5)
+
+
+async def test_an_accept_that_fails_for_want_of_descriptors_is_tried_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures, pauses = 0, 0
+    accept, pause = socket.socket.accept, OperationsServer._pause
+
+    def failing(self: socket.socket) -> tuple[socket.socket, object]:
+        nonlocal failures
+        if failures < 2:
+            failures += 1
+            raise OSError(24, "Too many open files")
+        return accept(self)
+
+    def paused(self: OperationsServer) -> bool:
+        nonlocal pauses
+        pauses += 1
+        return pause(self)
+
+    monkeypatch.setattr("goodput_common.http.operations.ACCEPT_AGAIN_S", 0.01)
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    monkeypatch.setattr(OperationsServer, "_pause", paused)
+    async with serving() as pages, httpx.AsyncClient(base_url=pages.server.url) as client:
+        assert (await client.get("/healthz")).status_code == 200
+    assert (failures, pauses) == (2, 2)

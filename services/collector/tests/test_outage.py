@@ -118,7 +118,8 @@ class Hour:
 
     def _all_here(self) -> bool:
         last = f"f/h0/heartbeat/b/{AWAY_S // 5 + 1}"
-        return not self.spool.state().waiting and bool(self.arrived) and self.arrived[-1].id == last
+        recent = (each.id for each in self.arrived[-1000:])  # what was held back may follow it
+        return not self.spool.state().waiting and last in recent
 
     @property
     def batches(self) -> list[TelemetryBatch]:

@@ -23,6 +23,7 @@ from goodput_common.bus.ports import Bus, Consumer, Message
 from goodput_common.contracts.job import Collective, CollectiveState, FlightRecorderDump
 from goodput_common.contracts.telemetry import (
     CollectorHeartbeat,
+    Gauge,
     Source,
     SourceStatus,
     State,
@@ -462,6 +463,41 @@ async def test_a_heartbeat_tells_each_sources_health_and_last_number(tmp_path: P
         (Source.KERNEL_LOG, SourceStatus.UNKNOWN, "not allowed to read /dev/kmsg", 0),
     ]
     assert (heard.seq, heard.interval_s) == (1, 5.0)
+    await bus.close()
+
+
+def measured(value: float) -> Gauge:
+    return Gauge(component="gpu:h0/0000:9b:00", name="temperature_c", observed_at=AT, value=value)
+
+
+class Held(Publishing):
+    """Measurements wait, so that only the publisher itself can bring them on their way."""
+
+    def __init__(self, folder: Path, connect: Callable[[], Awaitable[Bus]], *, every_s: float) -> None:
+        super().__init__(folder, connect)
+        self.publisher = Publisher(ORIGIN, self.spool, connect, clock=self.clock, tasks=self.tasks, measures_every_s=every_s)
+
+
+async def test_what_a_silent_source_told_last_is_published_all_the_same(tmp_path: Path) -> None:
+    bus, receiver = MemoryBus(SystemClock()), Receiver()
+    await receiver.listen(bus)
+    async with Held(tmp_path, lambda: made(bus), every_s=0.05) as publisher:
+        publisher.publish(Source.NVML, Reading(samples=[measured(1)]))
+        publisher.publish(Source.NVML, Reading(samples=[measured(2)]))
+        await until(lambda: len(receiver.batches(Source.NVML)) == 2, "what was held")
+    assert [each.samples for each in receiver.batches(Source.NVML)] == [(measured(1),), (measured(2),)]
+    await bus.close()
+
+
+async def test_what_is_held_back_at_a_stop_is_published(tmp_path: Path) -> None:
+    bus, receiver = MemoryBus(SystemClock()), Receiver()
+    await receiver.listen(bus)
+    async with Held(tmp_path, lambda: made(bus), every_s=3600) as publisher:
+        publisher.publish(Source.NVML, Reading(samples=[measured(1)]))
+        await until(lambda: len(receiver.messages) == 1, "the first")
+        publisher.publish(Source.NVML, Reading(samples=[measured(2)]))
+        await publisher.flush()
+        await until(lambda: len(receiver.messages) == 2, "what was held")
     await bus.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from goodput_collector.bootstrap import DESCRIPTORS_MAX, raise_descriptor_limit
 from goodput_collector.settings import NETDEVS_IGNORED, Settings, listed, load
 from goodput_common.runtime.settings import SettingsError
 
@@ -48,3 +49,16 @@ def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value:
 )
 def test_interfaces_that_carry_no_training_traffic_are_left_out(interface: str, ignored: bool) -> None:
     assert bool(re.fullmatch(NETDEVS_IGNORED, interface)) is ignored
+
+
+def test_the_descriptor_limit_is_raised_to_what_is_allowed_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    limits = (1024, 1 << 20)
+    monkeypatch.setattr("goodput_collector.bootstrap.resource.getrlimit", lambda _: limits)
+    monkeypatch.setattr("goodput_collector.bootstrap.resource.setrlimit", lambda _, wanted: told.append(wanted))
+    assert raise_descriptor_limit() == DESCRIPTORS_MAX
+    limits = (1024, 4096)
+    assert raise_descriptor_limit() == 4096
+    limits = (1 << 20, 1 << 20)
+    assert raise_descriptor_limit() == 1 << 20  # never lowered
+    assert told == [(DESCRIPTORS_MAX, 1 << 20), (4096, 4096)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goodput_collector.domain.rdma_counters import OTHER_COUNTERS, PORT_COUNTERS, QUEUE_COUNTERS, RdmaCounter, Tells
 from goodput_collector.domain.thinning import HELD_MAX, Thinning, is_low_value, thinned_to
 from goodput_common.contracts.telemetry import Counter, CounterDoubt, Event, EventName, Gauge, Sample, State
 
@@ -109,3 +111,19 @@ def test_the_sum_of_what_is_told_is_the_sum_of_what_was_counted(steps: list[tupl
 def test_only_measurements_and_plain_traffic_are_low_value() -> None:
     given_ = [gauge(1), traffic(1), traffic(1, name="rx_discards_phy"), EVENT, STATE]
     assert [is_low_value(each) for each in given_] == [True, True, False, False, False]
+
+
+def test_what_a_silent_source_left_behind_is_due_by_itself() -> None:
+    thinning: Thinning[str] = Thinning()
+    thinning.take("rdma", [traffic(1)], every_s=10, now_s=0)
+    thinning.take("rdma", [traffic(5), gauge(1)], every_s=10, now_s=1)
+    assert thinning.due(every_s=10, now_s=9) == []
+    ((series, samples),) = thinning.due(every_s=10, now_s=10)
+    assert (series, samples) == ("rdma", [traffic(5), gauge(1)])
+    assert thinning.due(every_s=10, now_s=100) == []
+
+
+@pytest.mark.parametrize("table", [QUEUE_COUNTERS, PORT_COUNTERS, OTHER_COUNTERS])
+def test_traffic_of_every_vendor_is_traffic(table: dict[str, RdmaCounter]) -> None:
+    told = {name: is_low_value(traffic(1, name=name)) for name in table}
+    assert told == {name: counter.tells is Tells.TRAFFIC for name, counter in table.items()}

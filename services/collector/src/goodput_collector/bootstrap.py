@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 
 from goodput_collector.adapters.bookmarks import Bookmarks
@@ -25,6 +26,7 @@ from goodput_common.runtime.metrics import Metrics
 from goodput_common.runtime.tasks import Tasks
 
 COMPRESS_OVER_BYTES = 4096
+DESCRIPTORS_MAX = 65536
 
 _log = get_logger(__name__)
 
@@ -38,6 +40,7 @@ class Collector:
 
 def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = None) -> Collector:
     """`bus` and `clock` are given by tests and by `goodput demo`. Raises StartError."""
+    raise_descriptor_limit()
     clock = clock or SystemClock()
     tasks = Tasks()
     health = Health()
@@ -79,6 +82,21 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     if settings.collector_http:
         parts.append(OperationsServer(health=health, metrics=metrics, host=settings.http_host, port=settings.http_port))
     return Collector(parts=tuple(parts), health=health, tasks=tasks)
+
+
+def raise_descriptor_limit() -> int:
+    """Many hosts start services with 1024 descriptors and allow far more: logs, counters and sockets of a large host need
+    them. Returns what holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        _log.warning("descriptor limit not raised", soft=soft, wanted=wanted, error=str(error))
+        return soft
+    return wanted
 
 
 class _Connection(Part):

@@ -28,6 +28,7 @@ from goodput_common.runtime.metrics import Metrics
 AT_ONCE_MAX = 16  # connections; beyond it the newest is closed unanswered
 REQUEST_WITHIN_S = 5.0
 REPORT_WITHIN_S = 10.0
+ACCEPT_AGAIN_S = 1.0  # after an accept that failed: who waits goes on waiting, and polling would find him at once
 JSON, PROBLEM = "application/json", "application/problem+json"
 
 _log = get_logger(__name__)
@@ -66,9 +67,18 @@ class OperationsServer(Part):
         poll.register(self._server.socket, select.POLLIN)
         poll.register(self._stop_read, select.POLLHUP)
         while not any(fd == self._stop_read for fd, _ in poll.poll()):
+            self._server.accept_failed = False
             self._server.handle_request()
+            if self._server.accept_failed and self._pause():
+                break
         self._server.socket.close()  # from here on a connection is refused
         os.close(self._stop_read)
+
+    def _pause(self) -> bool:
+        """Whether it is to stop meanwhile."""
+        poll = select.poll()
+        poll.register(self._stop_read, select.POLLHUP)
+        return bool(poll.poll(ACCEPT_AGAIN_S * 1000))
 
     async def stop_pulling(self) -> None:
         if self._stop_write >= 0:
@@ -95,7 +105,15 @@ class _Server(ThreadingHTTPServer):
         listening.setblocking(True)
         self.socket = listening
         self.health, self.metrics, self.loop = health, metrics, loop
+        self.accept_failed = False
         self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return self.socket.accept()
+        except OSError:  # no descriptor left
+            self.accept_failed = True
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):

@@ -98,7 +98,7 @@ class Tail:
         if self._unread is not None:
             more, limit = self._catch_up(limit)
             lines += more
-            if self._unread is not None or not limit:
+            if not limit:
                 return lines
         data = self._next(limit)
         if not data and self._replaced():

@@ -17,7 +17,7 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 FOOT_BYTES = 64
 SIBLINGS_MAX = 8
@@ -128,7 +128,7 @@ def _behind(path: Path, position: int, is_it: Callable[[bytes], bool], back: int
     return None
 
 
-_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -39,6 +39,7 @@ from goodput_common.runtime.tasks import Tasks, stop_task
 SAMPLES_PER_BATCH = 400
 DUMP_BYTES_MAX = 700_000
 SEND_AT_ONCE = 64
+RELEASE_EVERY_S = 5.0  # at least: a look at what is held back and due, should its source have fallen silent
 COVERED_MAX = 300  # components a source names in a heartbeat
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
@@ -83,10 +84,11 @@ class Publisher(Part):
         self._more = asyncio.Event()
         self._progress = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
         self._last_seq: dict[Source, int] = {}
         self._states = StateLog(_log)
         self._measures_every_s = measures_every_s
-        self._thinning = Thinning()
+        self._thinning: Thinning[Source] = Thinning()
         self.thinned_to_s = 0.0
         self.settled = True
         """Is everything that was published on the disk or sent? May be asked from any thread."""
@@ -96,42 +98,29 @@ class Publisher(Part):
 
     async def start(self) -> None:
         self._sending = self._tasks.spawn("publisher", self._send_for_ever())
+        self._releasing = self._tasks.spawn("held samples", self._release_for_ever())
 
     async def flush(self) -> None:
-        """Give what is spooled a last chance; what does not go now goes after the next start."""
+        """Spool what is held back; give what is spooled a last chance. What does not go now goes after the next start."""
+        self._release(0.0)
         while self._spool.state().waiting and self.reachable:
             self._progress.clear()
             await self._progress.wait()
 
     async def close(self) -> None:
+        await stop_task(self._releasing)
         await stop_task(self._sending)
         self._spool.close()
 
     def publish(self, source: Source, reading: Reading) -> bool:
         """Number, spool and send. Returns at once: whether all of it is safe. While the spool fills up, low-value samples
         are held back."""
-        thinned_to_s = self._thin()
-        every_s = max(thinned_to_s, self._measures_every_s)
-        told = self._thinning.take(source, reading.samples, every_s=every_s, now_s=self._clock.monotonic_s())
+        told = self._thinning.take(source, reading.samples, every_s=self._every_s(), now_s=self._clock.monotonic_s())
         chunks = list(_chunks(told))
         left = len(chunks) + len(reading.dumps)  # messages: the marks go with the last one
         for samples in chunks:
             left -= 1
-            seq = self._next(source)
-            now = self._clock.now()
-            times = [sample.observed_at for sample in samples]
-            batch = TelemetryBatch(
-                fabric=self._origin.fabric,
-                host=self._origin.host,
-                source=source,
-                boot_id=self._origin.boot_id,
-                seq=seq,
-                observed_from=min([*times, now]),
-                observed_to=max([*times, now]),
-                samples=tuple(samples),
-            )
-            subject = subjects.telemetry(self._origin.fabric, self._origin.host, source)
-            self._enqueue(source, seq, batch, subject, marks={} if left else reading.marks)
+            self._publish_batch(source, samples, marks={} if left else reading.marks)
         for dump in reading.dumps:
             left -= 1
             self._publish_dump(source, _fitting(dump), marks={} if left else reading.marks)
@@ -139,6 +128,37 @@ class Publisher(Part):
             subject = subjects.topology(snapshot.fabric, snapshot.source)
             self._publish_beside(f"{source}_snapshot", subject, snapshot)
         return self.settled
+
+    def _publish_batch(self, source: Source, samples: Sequence[Sample], *, marks: Mapping[str, int | str]) -> None:
+        seq = self._next(source)
+        now = self._clock.now()
+        times = [sample.observed_at for sample in samples]
+        batch = TelemetryBatch(
+            fabric=self._origin.fabric,
+            host=self._origin.host,
+            source=source,
+            boot_id=self._origin.boot_id,
+            seq=seq,
+            observed_from=min([*times, now]),
+            observed_to=max([*times, now]),
+            samples=tuple(samples),
+        )
+        subject = subjects.telemetry(self._origin.fabric, self._origin.host, source)
+        self._enqueue(source, seq, batch, subject, marks=marks)
+
+    async def _release_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(max(RELEASE_EVERY_S, self._every_s()))
+            self._release(self._every_s())
+
+    def _release(self, every_s: float) -> None:
+        for source, samples in self._thinning.due(every_s=every_s, now_s=self._clock.monotonic_s()):
+            for chunk in _chunks(samples):
+                self._publish_batch(source, chunk, marks={})
+
+    def _every_s(self) -> float:
+        """How often measurements and traffic are told now."""
+        return max(self._thin(), self._measures_every_s)
 
     def _thin(self) -> float:
         thinned_to_s = thinned_to(self._spool.state().filled)
