@@ -20,7 +20,7 @@ NETDEVS_IGNORED = (
 
 
 class Settings(CommonSettings):
-    http_port: Port = 8083
+    http_port: Port = Field(8083, description="port of /healthz, /readyz and /metrics; 0: any that is free")
     collector_http: bool = Field(True, description="serve /healthz, /readyz and /metrics")
     provision_streams: bool = Field(
         False, description="make the bus's streams at the start; else the correlator does, and this host needs no right to"
@@ -40,16 +40,16 @@ class Settings(CommonSettings):
         "", description="where torch writes dumps, besides the run directory (globs, separated by commas)"
     )
     sys_root: Path = Field(Path("/sys"), description="sysfs, or a copy of it")
-    proc_root: Path = Path("/proc")
+    proc_root: Path = Field(Path("/proc"), description="procfs, or a copy of it")
     rdma_ignore: str = Field("", description="RDMA devices that must not be read (names, separated by commas)")
     netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression)")
-    rdma_interval_s: float = Field(1.0, ge=0.5, le=300)
+    rdma_interval_s: float = Field(1.0, ge=0.5, le=300, description="between two readings of the RDMA ports' counters")
     ethtool_interval_s: float = Field(1.0, ge=0.5, le=300, description="between two readings of the drivers' statistics")
     modules_every_s: float = Field(60.0, ge=0, le=3600, description="how often a transceiver is read; 0: never")
-    devlink_interval_s: float = Field(5.0, ge=0.5, le=300)
+    devlink_interval_s: float = Field(5.0, ge=0.5, le=300, description="between two looks at the adapters' own health")
     nvml_interval_s: float = Field(1.0, ge=0.2, le=60, description="between two looks at clocks, power and temperature")
     dcgm_url: str = Field("", description="a dcgm-exporter, as http://127.0.0.1:9400/metrics; empty: none")
-    dcgm_interval_s: float = Field(10.0, ge=1, le=600)
+    dcgm_interval_s: float = Field(10.0, ge=1, le=600, description="between two readings of the dcgm-exporter")
     storage_stalled_after_s: float = Field(
         20.0, ge=2, le=3600, description="a disk or mount that has answered nothing for so long while asked has stalled"
     )
@@ -66,13 +66,13 @@ class Settings(CommonSettings):
         "127.0.0.1:28028", description="where the NCCL of jobs on this host answers (its NCCL_RAS_ADDR); empty: not asked"
     )
     ras_interval_s: float = Field(30.0, ge=5, le=3600, description="each query makes every process of the job answer")
-    process_interval_s: float = Field(0.5, ge=0.1, le=60)
+    process_interval_s: float = Field(0.5, ge=0.1, le=60, description="between two looks at the registered processes")
     measures_every_s: float = Field(
         5.0, ge=0, le=300, description="how often measurements and traffic are told; events, states and errors go at once"
     )
-    heartbeat_s: float = Field(5.0, ge=0.5, le=300)
+    heartbeat_s: float = Field(5.0, ge=0.5, le=300, description="how often the collector tells how it and its sources are")
     history_s: float = Field(600.0, ge=0, description="how old a kernel message may be to be told at the first start")
-    spool_dir: Path | None = Field(None, description="default: in the run directory")
+    spool_dir: Path | None = Field(None, description="where messages wait for the bus; none: in the run directory")
     spool_bytes: int = Field(64 << 20, ge=1 << 20, description="bound of the spool; at it the oldest messages go")
 
     @field_validator("netdev_ignore")
