@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from goodput_common.contracts.ids import ComponentId, host_of
 from goodput_common.contracts.telemetry import Event, EventName, State
@@ -167,18 +168,23 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
 
 def _outage(losses: Losses, until: datetime) -> datetime:
     """When the loss that is under way, or was the last, began. A loss is new only if the link was back in between: somebody
-    said so, or it is told by a witness that counts changes (then only up to `until`: what comes later may as well be the old
-    loss, told again). A dead port may say "down" again for ever."""
+    said so, or it is told by a witness that counts changes, or only for the second time (then up to `until`: what comes
+    later may as well be the old loss, told again). A dead port may say "down" again for ever."""
     told = sorted((*losses.downs, *losses.ups), key=lambda each: (_at(each), each.observed_at, each.id))
     began: datetime | None = None
     before = losses.first_at
     back = False
+    up_at = max((_at(each) for each in losses.ups), default=None)
+    since = [_at(each) for each in told if _is_down(each) and (up_at is None or _at(each) >= up_at)]
+    repeats = sum(1 for one, other in pairwise(since) if other - one > timedelta(seconds=SAME_LOSS_S))
     for each in told:
         at = _at(each)
         if not _is_down(each):
             back = True
             continue
-        changed = each.source in COUNTS_CHANGES and at - before > timedelta(seconds=SAME_LOSS_S) and at <= until
+        changed = (
+            (each.source in COUNTS_CHANGES or repeats == 1) and at - before > timedelta(seconds=SAME_LOSS_S) and at <= until
+        )
         if began is None or back or changed:
             began = at
         before, back = at, False
