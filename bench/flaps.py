@@ -57,8 +57,9 @@ def main() -> int:
 async def _watch(flaps: int, seed: int) -> dict[str, object]:
     readings: list[Reading] = []
 
-    def publish(_: Source, reading: Reading) -> None:
+    def publish(_: Source, reading: Reading) -> bool:
         readings.append(reading)
+        return True
 
     tasks = Tasks()
     reader = NetlinkReader(host="h0", clock=SystemClock(), ignore=re.compile("lo|far.*"))

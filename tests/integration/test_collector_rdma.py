@@ -242,7 +242,12 @@ async def test_an_event_wakes_the_source_at_once(fabric: Fabric) -> None:
     tasks = Tasks()
     verbs = fabric.reader()
     verbs.interval_s = 3600.0
-    schedule = Schedule([verbs], lambda _source, reading: readings.append(reading), clock=SystemClock(), tasks=tasks)
+
+    def publish(_source: Source, reading: Reading) -> bool:
+        readings.append(reading)
+        return True
+
+    schedule = Schedule([verbs], publish, clock=SystemClock(), tasks=tasks)
     await schedule.start()
     async with asyncio.timeout(20):
         while schedule.conditions()[0].status is not SourceStatus.OK:  # noqa: ASYNC110 - a test may poll
