@@ -9,9 +9,9 @@ from goodput_collector.domain.discovery_heard import INTERFACES_MAX, SPEAKERS_MA
 from goodput_collector.domain.lldp import NameKind, Neighbour
 
 
-def speaker(name: str, ttl_s: int = 120) -> Neighbour:
+def speaker(name: str, ttl_s: int = 120, port: str = "1") -> Neighbour:
     return Neighbour(
-        chassis=name, chassis_kind=NameKind.MAC, port="1", port_kind=NameKind.INTERFACE, system=name, ttl_s=ttl_s
+        chassis=name, chassis_kind=NameKind.MAC, port=port, port_kind=NameKind.INTERFACE, system=name, ttl_s=ttl_s
     )
 
 
@@ -35,6 +35,14 @@ def test_a_moved_cable_is_seen_once_the_old_ends_word_has_run_out() -> None:
         assert who(heard, at_s) == {}
     heard.frames([("eth0", speaker("new"))], 121)
     assert who(heard, 121) == {"eth0": "new"}
+
+
+def test_another_port_of_the_same_switch_takes_the_old_ones_place_at_once() -> None:
+    heard = Heard()
+    heard.frames([("eth0", speaker("leaf0", port="8"))], 0)
+    heard.frames([("eth0", speaker("leaf0", port="16"))], 1)
+    assert {name: end.port for name, end in heard.ends(1).items()} == {"eth0": "16"}
+    assert heard.several() == {}
 
 
 def test_a_farewell_lets_the_new_end_have_it_at_once_and_silence_takes_no_cable_away() -> None:

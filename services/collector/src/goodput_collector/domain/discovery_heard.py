@@ -3,8 +3,8 @@
 Usually one speaks, and that is the other end. A silent one keeps its cable: a link that is down carries no words. But on a
 hub, or behind a virtual switch that passes LLDP on, several speak on one interface, and the one heard last is no more *the*
 other end than the others; taking it would draw another cable at each look. So everybody who spoke is kept for as long as
-they said (their time to live), and while there are several, there is no cable. After a cable was moved this lasts until the
-old end's word runs out.
+they said (their time to live), and while there are several, there is no cable. After a cable was moved to another switch
+this lasts until the old end's word runs out; another port of the same switch takes the old one's place at once.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Heard:
     def _take(self, name: str, said: Neighbour, until_s: float) -> None:
         speakers = self._speakers(name)
         key = (said.chassis, said.port)
+        for moved in [other for other in speakers if other[0] == said.chassis and other != key]:
+            del speakers[moved]
         if key in speakers or len(speakers) < SPEAKERS_MAX:
             speakers[key] = _Speaker(said, until_s)
 
