@@ -65,11 +65,15 @@ def summary(samples: Sequence[float], unit: str) -> dict[str, float]:
 
 
 def commit() -> str:
-    """The commit that was measured, with `-dirty` when tracked files had changed; "unknown" outside a checkout."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    """The commit that was measured, with `-dirty` when tracked files other than results had changed; "unknown" outside a
+    checkout."""
+    name = _git("describe", "--always", "--abbrev=12")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
+    return (name + ("-dirty" if changed else "")) or "unknown"
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def machine() -> dict[str, Any]:
