@@ -373,7 +373,7 @@ def test_a_field_without_an_end_is_cut() -> None:
 
 
 @given(st.lists(st.binary(max_size=80), max_size=20))
-def test_no_bytes_crash_the_export_reader_and_it_reads_on(parts: list[bytes]) -> None:
+def test_no_bytes_crash_the_export_reader(parts: list[bytes]) -> None:
     entries = JournalEntries()
     for part in parts:
         entries.feed(part)

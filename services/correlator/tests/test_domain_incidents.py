@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from goodput_common.contracts.telemetry import Event, EventName, Source, TelemetryBatch
 from goodput_common.contracts.verdict import FaultClass, Verdict, VerdictState
 from goodput_correlator.domain.case import Observed, ordered, unpack
+from goodput_correlator.domain.host_timeline import EVENTS_PER_KEY_MAX, HostTimeline
 from goodput_correlator.domain.incidents import REMEMBER_IDS_S, Incidents, grid_floor
 from goodput_correlator.domain.replay import replay
-from goodput_correlator.domain.timeline import EVENTS_PER_KEY_MAX, HostTimeline
 from goodput_topology.graph import Fabric
 
 Script = Callable[..., Any]

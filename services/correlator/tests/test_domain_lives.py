@@ -13,8 +13,9 @@ import pytest
 from goodput_common.contracts.job import GroupProgress
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import VerdictState
+from goodput_correlator.domain.host_timeline import EVENT_KEEP_S, EVENTS_PER_KEY_MAX, HostTimeline
 from goodput_correlator.domain.incidents import JOB_FORGET_S, Incidents
-from goodput_correlator.domain.timeline import EVENT_KEEP_S, EVENTS_PER_KEY_MAX, START_UP_S, HostTimeline, JobTimeline, Noted
+from goodput_correlator.domain.timeline import START_UP_S, JobTimeline, Noted
 
 Script = Callable[..., Any]
 

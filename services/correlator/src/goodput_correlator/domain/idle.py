@@ -18,8 +18,9 @@ from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.clues import CLOCK_DOUBT_S, ranks_on
 from goodput_correlator.domain.finding import Diagnosis
+from goodput_correlator.domain.host_timeline import HostTimeline
 from goodput_correlator.domain.ranking import decide
-from goodput_correlator.domain.timeline import HostTimeline, JobTimeline
+from goodput_correlator.domain.timeline import JobTimeline
 from goodput_topology.graph import Fabric
 
 FATAL_XIDS = frozenset({"79", "119", "120", "48", "64", "95", "140", "171", "172"})

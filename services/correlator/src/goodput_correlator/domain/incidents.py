@@ -23,10 +23,11 @@ from goodput_common.contracts.telemetry import Event, EventName
 from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.finding import Diagnosis
+from goodput_correlator.domain.host_timeline import HostTimeline
 from goodput_correlator.domain.idle import IdleHardware
 from goodput_correlator.domain.ranking import decide
 from goodput_correlator.domain.room import Leave, Room
-from goodput_correlator.domain.timeline import READ, HostTimeline, JobTimeline, Noted
+from goodput_correlator.domain.timeline import READ, JobTimeline, Noted
 from goodput_correlator.domain.verdict import incident_id, open_verdict, resolve, revise
 from goodput_topology.graph import Fabric
 

@@ -1,14 +1,14 @@
-"""What is remembered of a job and of a host, in the broker's time.
+"""What is remembered of a job, in the broker's time (of a host: `host_timeline`).
 
 Reports arrive about once a second; a decision needs to know when each rank last finished a step, how long steps usually
-take, and who has gone quiet. `JobTimeline` and `HostTimeline` keep just that, bounded, by reading evidence in the one order
+take, and who has gone quiet. `JobTimeline` keeps just that, bounded, by reading evidence in the one order
 `(received_at, id)`. Host clocks may be 2 s apart, so a step's end is placed by its *age* on the host's own clock, counted
 back from the moment the broker got the report: clock error cancels out.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -41,11 +41,6 @@ WARM_UP_STEPS = 5  # the first steps of a process connect and compile: they teac
 GAP_BUCKETS_MAX = 180  # half an hour of the job's own pauses teach what is normal
 LONG_PHASES = frozenset({"checkpoint", "save", "eval", "evaluation", "validation", "compile"})
 GROUPS_MAX = 10_000  # of a job; the members of further ones are known only from their newest report
-EVENTS_PER_KEY_MAX = 20
-EVENTS_PER_HOST_MAX = 2000
-EVENT_KEEP_S = 900.0
-STATES_PER_HOST_MAX = 2000
-CPU_WINDOWS_MAX = 16  # of one process: what it had of the CPU lately
 
 
 @dataclass(slots=True)
@@ -344,83 +339,3 @@ class JobTimeline:
 
     def facts(self) -> list[Observed]:
         return [each for track in self.ranks.values() for each in track.facts()]
-
-
-def _key(seen: Observed) -> tuple[str, str, str]:
-    """Events of the same key repeat each other."""
-    assert isinstance(seen.fact, Event)
-    return seen.fact.component, seen.fact.name, seen.fact.attrs.get("xid", "")
-
-
-@dataclass(slots=True)
-class HostTimeline:
-    """What one host's collector said lately. Repeats beyond the caps are counted, the first of a kind is never dropped."""
-
-    host: str
-    events: deque[Observed] = field(default_factory=deque)
-    states: dict[tuple[str, str], Observed] = field(default_factory=dict)
-    cpu: dict[str, deque[Observed]] = field(default_factory=dict)
-    outer_pids: dict[str, tuple[int, datetime]] = field(default_factory=dict)  # of ranks, as the host numbers processes
-    heartbeat: Observed | None = None
-    heard_at: datetime | None = None
-    dropped: int = 0
-    news: int = 0
-    _same: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # kept events of each key
-
-    def fold(self, seen: Observed) -> None:
-        self.heard_at = seen.received_at
-        fact = seen.fact
-        if isinstance(fact, CollectorHeartbeat):
-            self.heartbeat = seen
-        elif isinstance(fact, State):
-            known = self.states.get((fact.component, fact.name))
-            if known is None and len(self.states) >= STATES_PER_HOST_MAX:
-                self.dropped += 1
-                return
-            if not (known and isinstance(known.fact, State) and known.fact.value == fact.value):
-                self.news += 1
-            self.states[(fact.component, fact.name)] = seen
-            self._number(seen, fact)
-            if "cpu_ms" in fact.attrs and "window_ms" in fact.attrs:
-                self.cpu.setdefault(fact.component, deque(maxlen=CPU_WINDOWS_MAX)).append(seen)
-        elif isinstance(fact, Event):
-            self._event(seen, fact)
-
-    def _number(self, seen: Observed, fact: State) -> None:
-        """A rank in a container registers under the pid that it sees itself; the collector tells the host's own number with
-        the ranks of a GPU, or with the process. It is kept once the process is gone: the kernel speaks of it then."""
-        told = {key.removeprefix("pid:"): pid for key, pid in fact.attrs.items() if key.startswith("pid:rank:")}
-        if fact.component.startswith("rank:") and "outer_pid" in fact.attrs:
-            told[fact.component] = fact.attrs["outer_pid"]
-        for rank, pid in told.items():
-            if pid.isdigit() and (rank in self.outer_pids or len(self.outer_pids) < STATES_PER_HOST_MAX):
-                self.outer_pids[rank] = (int(pid), seen.received_at)
-
-    def _event(self, seen: Observed, fact: Event) -> None:
-        limit = seen.received_at - timedelta(seconds=EVENT_KEEP_S)
-        while self.events and self.events[0].received_at < limit:
-            gone = _key(self.events.popleft())
-            self._same[gone] -= 1
-            if not self._same[gone]:
-                del self._same[gone]
-        key = _key(seen)
-        if self._same[key] >= EVENTS_PER_KEY_MAX or len(self.events) >= EVENTS_PER_HOST_MAX:
-            self.dropped += 1
-            return
-        self.events.append(seen)
-        self._same[key] += 1
-        self.news += 1
-
-    def facts(self, since: datetime) -> list[Observed]:
-        kept = [each for each in self.events if each.received_at >= since]
-        kept.extend(self.states.values())
-        if self.heartbeat is not None:
-            kept.append(self.heartbeat)
-        return kept
-
-    def silent(self, now: datetime) -> bool:
-        """Its collector used to send heartbeats and has missed more than two."""
-        beat = self.heartbeat
-        if beat is None or not isinstance(beat.fact, CollectorHeartbeat):
-            return False
-        return beat.received_at < now - timedelta(seconds=2.5 * max(1.0, beat.fact.interval_s))

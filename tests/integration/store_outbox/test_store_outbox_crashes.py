@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from goodput_common.bus.jetstream import JetStreamBus
@@ -20,23 +19,9 @@ from goodput_common.store.testing import (
     all_sent,
     ids_of,
     kill_backends,
-    publishers,
     put_all,
     rows,
-    schema_in,
 )
-
-
-@pytest.fixture
-async def engine(fresh_database: str) -> AsyncIterator[AsyncEngine]:
-    async with schema_in(fresh_database) as made:
-        yield made
-
-
-@pytest.fixture
-async def publisher_of(engine: AsyncEngine) -> AsyncIterator[Callable[..., OutboxPublisher]]:
-    async with publishers(engine) as make:
-        yield make
 
 
 async def test_of_two_publishers_one_works_and_each_message_goes_out_once_in_order(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -16,23 +16,9 @@ from goodput_common.store.testing import (
     FakeBus,
     all_sent,
     ids_of,
-    publishers,
     put_all,
     rows,
-    schema_in,
 )
-
-
-@pytest.fixture
-async def engine(fresh_database: str) -> AsyncIterator[AsyncEngine]:
-    async with schema_in(fresh_database) as made:
-        yield made
-
-
-@pytest.fixture
-async def publisher_of(engine: AsyncEngine) -> AsyncIterator[Callable[..., OutboxPublisher]]:
-    async with publishers(engine) as make:
-        yield make
 
 
 async def test_a_bus_that_is_away_delays_rows_and_loses_none(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -20,25 +20,11 @@ from goodput_common.store.testing import (
     OUTBOX,
     FakeBus,
     all_sent,
-    publishers,
     put,
     put_all,
     rows,
-    schema_in,
     until,
 )
-
-
-@pytest.fixture
-async def engine(fresh_database: str) -> AsyncIterator[AsyncEngine]:
-    async with schema_in(fresh_database) as made:
-        yield made
-
-
-@pytest.fixture
-async def publisher_of(engine: AsyncEngine) -> AsyncIterator[Callable[..., OutboxPublisher]]:
-    async with publishers(engine) as make:
-        yield make
 
 
 async def test_a_message_is_stored_exactly_when_its_transaction_is(engine: AsyncEngine) -> None:
