@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from goodput_collector.bootstrap import DESCRIPTORS_MAX, raise_descriptor_limit
-from goodput_collector.settings import NETDEVS_IGNORED, Settings, listed, load
+from goodput_collector.settings import NETDEVS_IGNORED, OFF_WHEN_EMPTY, Settings, listed, load
 from goodput_common.runtime.settings import SettingsError
 
 
@@ -27,12 +27,48 @@ def test_hosts_on_one_machine_have_spools_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("NETDEV_IGNORE", "("), ("HEARTBEAT_S", "0"), ("SPOOL_BYTES", "5"), ("RDMA_INTERVAL_S", "soon")]
+    ("name", "value"),
+    [
+        ("NETDEV_IGNORE", "("),
+        ("HEARTBEAT_S", "0"),
+        ("SPOOL_BYTES", "5"),
+        ("RDMA_INTERVAL_S", "soon"),
+        ("JOURNALCTL", 'journalctl "--directory=/x'),
+        ("IBNETDISCOVER", "ibnetdiscover 'x"),
+        ("RAS_ADDRESS", "localhost"),
+        ("RAS_ADDRESS", ":28028"),
+        ("RAS_ADDRESS", "localhost:99999"),
+        ("KERNEL_LOG", "journal,/var/log/kern.log"),
+        ("KERNEL_LOG", "/var/log/kern.log,/dev/kmsg"),
+        ("LLDP", "lisen"),
+        ("CLOUD_TOPOLOGY", "ftp://metadata/place.json"),
+        ("DCGM_URL", "127.0.0.1:9400"),
+    ],
 )
 def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"GOODPUT_{name}", value)
     with pytest.raises(SettingsError, match=f"GOODPUT_{name}"):
         load()
+
+
+@pytest.mark.parametrize("name", sorted(OFF_WHEN_EMPTY))
+def test_an_empty_variable_switches_off_what_says_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"GOODPUT_{name.upper()}", "")
+    assert getattr(load(), name) == ""
+    assert "empty: " in (Settings.model_fields[name].description or "")
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - OFF_WHEN_EMPTY))
+def test_any_other_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(f"GOODPUT_{name.upper()}", raising=False)
+    unset = getattr(load(), name)
+    monkeypatch.setenv(f"GOODPUT_{name.upper()}", "")
+    assert getattr(load(), name) == unset
+
+
+def test_every_setting_that_an_empty_value_switches_off_can_be_emptied() -> None:
+    says = {name for name, field in Settings.model_fields.items() if "empty: " in (field.description or "")}
+    assert {name for name in says if Settings.model_fields[name].default} == OFF_WHEN_EMPTY
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
 
 from goodput_common.contracts.subjects import token
 from goodput_common.contracts.telemetry import Source
@@ -18,8 +20,16 @@ NETDEVS_IGNORED = (
     r"lo|docker\d*|br-[0-9a-f]{12}|cni\d*|cali.*|flannel.*|virbr.*|lxc.*|veth[0-9a-f]{7,}|ifb\d+|dummy\d+|tunl\d+|sit\d+"
 )
 
+JOURNAL = "journal"
+"""As GOODPUT_KERNEL_LOG."""
+
+OFF_WHEN_EMPTY = frozenset({"kernel_log", "lldp", "cloud_topology", "ras_address", "netdev_ignore"})
+"""Settings with a default that an empty value switches off. Any other variable that is empty counts as not set."""
+
 
 class Settings(CommonSettings):
+    model_config = SettingsConfigDict(env_ignore_empty=False)  # which of them count is decided below
+
     http_port: Port = Field(8083, description="port of /healthz, /readyz and /metrics; 0: any that is free")
     collector_http: bool = Field(True, description="serve /healthz, /readyz and /metrics")
     provision_streams: bool = Field(
@@ -42,7 +52,7 @@ class Settings(CommonSettings):
     sys_root: Path = Field(Path("/sys"), description="sysfs, or a copy of it")
     proc_root: Path = Field(Path("/proc"), description="procfs, or a copy of it")
     rdma_ignore: str = Field("", description="RDMA devices that must not be read (names, separated by commas)")
-    netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression)")
+    netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression); empty: none")
     rdma_interval_s: float = Field(1.0, ge=0.5, le=300, description="between two readings of the RDMA ports' counters")
     ethtool_interval_s: float = Field(1.0, ge=0.5, le=300, description="between two readings of the drivers' statistics")
     modules_every_s: float = Field(60.0, ge=0, le=3600, description="how often a transceiver is read; 0: never")
@@ -58,7 +68,7 @@ class Settings(CommonSettings):
     ibnetdiscover: str = Field(
         "", description="the InfiniBand fabric whole, on one host of it: `ibnetdiscover` or another command, or a file"
     )
-    cloud_topology: str = Field("auto", description="where the cloud says that this host stands: `auto`, a file or a URL")
+    cloud_topology: str = Field("auto", description="where the cloud says that this host stands: `auto`, a file or a URL; empty: not asked")
     training_nics: str = Field(
         "", description="adapters that training uses (globs of names, separated by commas); empty: those nearest to GPUs"
     )
@@ -75,6 +85,13 @@ class Settings(CommonSettings):
     spool_dir: Path | None = Field(None, description="where messages wait for the bus; none: in the run directory")
     spool_bytes: int = Field(64 << 20, ge=1 << 20, description="bound of the spool; at it the oldest messages go")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _set(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value != "" or name in OFF_WHEN_EMPTY}
+
     @field_validator("netdev_ignore")
     @classmethod
     def _pattern(cls, value: str) -> str:
@@ -89,7 +106,7 @@ class Settings(CommonSettings):
     def _plain_http(cls, value: str) -> str:
         parts = urlsplit(value)
         if value and (parts.scheme != "http" or not parts.hostname or parts.username or parts.password or parts.port == 0):
-            raise ValueError("expected http://host:port/path, without user and password")
+            raise ValueError("expected http://host:port/path (no https, no user, no password); empty: none")
         return value
 
     @field_validator("collector_off")
@@ -108,8 +125,40 @@ class Settings(CommonSettings):
     @field_validator("ras_address")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
-        if value and not re.fullmatch(r".*:[0-9]{1,5}", value):
-            raise ValueError("expected host:port, as 127.0.0.1:28028")
+        if value and not (re.fullmatch(r".+:[0-9]{1,5}", value) and 0 < int(value.rpartition(":")[2]) <= 65535):
+            raise ValueError("expected host:port, as 127.0.0.1:28028; empty: not asked")
+        return value
+
+    @field_validator("kernel_log")
+    @classmethod
+    def _one_log(cls, value: str) -> str:
+        parts = listed(value)
+        alone = [part for part in parts if part == JOURNAL or part.startswith("/dev/")]
+        if alone and len(parts) > 1:
+            raise ValueError(f"{alone[0]} stands alone: give it, or files and pipes")
+        return value
+
+    @field_validator("lldp")
+    @classmethod
+    def _neighbours(cls, value: str) -> str:
+        if value and value not in ("listen", "lldpctl") and "/" not in value:
+            raise ValueError("expected `listen`, `lldpctl` or the path of a file; empty: no neighbours")
+        return value
+
+    @field_validator("cloud_topology")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        if "://" in value and urlsplit(value).scheme not in ("http", "https"):
+            raise ValueError("expected `auto`, the path of a file or a URL of http or https; empty: not asked")
+        return value
+
+    @field_validator("journalctl", "ibnetdiscover")
+    @classmethod
+    def _command(cls, value: str) -> str:
+        try:
+            shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"cannot be split into words as a shell would: {error}") from None
         return value
 
     @property

@@ -20,12 +20,10 @@ from goodput_collector.domain.kernel_log import KernelLogParser
 from goodput_collector.domain.log_lines import JobLines, KernelLines
 from goodput_collector.domain.nccl_log import JobLogParser, rank_of_log
 from goodput_collector.domain.timestamps import LineClock
-from goodput_collector.settings import listed
+from goodput_collector.settings import JOURNAL, listed
 from goodput_collector.wiring.given import Given
 from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.clock import Clock
-
-JOURNAL = "journal"
 
 
 def readers(given: Given) -> list[SourceReader]:
