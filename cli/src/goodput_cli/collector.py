@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from goodput_cli.output import Failure, err, out, print_json, progress
-from goodput_collector.application.check import Outcome, SourceCheck
-from goodput_collector.dry_run import dry_run
+from goodput_cli.output import Failure, out, print_json, progress
+from goodput_collector.application.check import Outcome
+from goodput_collector.check_text import broken, lines
+from goodput_collector.dry_run import report
 from goodput_collector.settings import load
 from goodput_common.runtime.settings import SettingsError
 
@@ -20,11 +20,11 @@ app = typer.Typer(no_args_is_help=True, help="The collector of this host.")
 STYLES = {
     Outcome.OK: "green",
     Outcome.PARTLY: "yellow",
+    Outcome.NOTHING: "cyan",
     Outcome.UNREADABLE: "red",
     Outcome.ABSENT: "dim",
     Outcome.OFF: "dim",
 }
-COVERED_SHOWN = 3
 
 
 @app.callback()
@@ -39,46 +39,19 @@ def check(
 ) -> None:
     """Reads every source of this host once, as the collector would with these settings (GOODPUT_...), and publishes nothing.
 
-    Tells for each: found or absent, readable or what it would need, the components that it covers, and its cost. Exits 1
-    when a source that is there cannot be read.
+    Tells for each: found or absent, readable or what it would need, the components that it covers, and its cost. Run it as
+    the user that the collector runs as. Exits 1 when a source that is there cannot be read, 2 when a setting is wrong.
     """
     try:
         settings = load()
     except SettingsError as error:
         raise Failure(str(error)) from error
     with progress("reading every source", quiet=as_json):
-        found = asyncio.run(dry_run(settings))
+        found = asyncio.run(report(settings, environ=os.environ))
     if as_json:
-        print_json({"host": settings.host, "sources": found})
+        print_json(found)
     else:
-        _show(found, all_covered)
-    if any(each.outcome is Outcome.UNREADABLE for each in found):
+        for outcome, line in lines(found, all_covered=all_covered):
+            out.print(line, style=STYLES[outcome] if outcome is not None else None, markup=False)
+    if broken(found):
         raise typer.Exit(1)
-
-
-def _show(found: tuple[SourceCheck, ...], all_covered: bool) -> None:
-    table = Table("source", "outcome", "covers", "every", "CPU a read", "of a core", box=None, header_style="bold")
-    for each in found:
-        table.add_row(
-            Text(f"{each.source} {each.instance}".strip()),
-            Text(each.outcome, STYLES[each.outcome]),
-            Text(_covers(each, all_covered)),
-            "" if each.interval_s is None or each.read_us is None else f"{each.interval_s:g} s",
-            "" if each.read_us is None else f"{each.read_us / 1000:.2f} ms",
-            "" if each.cpu_percent is None else f"{each.cpu_percent:.3f} %",
-        )
-    out.print(table)
-    total = sum(each.cpu_percent or 0.0 for each in found)
-    out.print(f"\nall sources together: {total:.2f} % of one core")
-    for each in found:
-        if each.outcome in (Outcome.PARTLY, Outcome.UNREADABLE) or (each.outcome is Outcome.OFF and each.remedy):
-            said = "; ".join(part for part in (each.reason, each.remedy) if part)
-            err.print(f"{each.source} {each.instance}".strip() + f": {said}", markup=False)
-
-
-def _covers(each: SourceCheck, all_covered: bool) -> str:
-    if not each.covered:
-        return "" if each.outcome in (Outcome.OK, Outcome.PARTLY) else each.reason
-    shown = each.covered if all_covered else each.covered[:COVERED_SHOWN]
-    more = len(each.covered) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")

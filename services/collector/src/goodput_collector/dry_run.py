@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from goodput_collector.adapters.bookmarks import Bookmarks
-from goodput_collector.application.check import SourceCheck, check
+from goodput_collector.application.check import Advice, Outcome, SourceCheck, check
 from goodput_collector.settings import Settings
-from goodput_collector.wiring import all_readers, switched_off
+from goodput_collector.wiring import advice, all_readers, switched_off
 from goodput_collector.wiring.given import Given, read_boot_id
+from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.clock import Clock, SystemClock
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """`notes`: what is odd about the settings. `told_by`: by source, the variables that were set and say where it looks."""
+
+    host: str
+    uid: int
+    run_dir: str
+    notes: tuple[str, ...]
+    told_by: dict[Source, str]
+    sources: tuple[SourceCheck, ...]
+
+
+async def report(settings: Settings, *, environ: Mapping[str, str]) -> Report:
+    return Report(
+        host=settings.host,
+        uid=os.getuid(),
+        run_dir=str(settings.run_dir),
+        notes=advice.notes(settings, environ),
+        told_by={source: told for source, told in advice.where_told(settings).items() if told},
+        sources=await dry_run(settings),
+    )
 
 
 async def dry_run(settings: Settings, *, clock: Clock | None = None) -> tuple[SourceCheck, ...]:
@@ -18,4 +45,15 @@ async def dry_run(settings: Settings, *, clock: Clock | None = None) -> tuple[So
     with tempfile.TemporaryDirectory(prefix="goodput-check-") as directory:
         bookmarks = Bookmarks(Path(directory) / "bookmarks")
         given = Given(settings=settings, boot_id=read_boot_id(settings.proc_root), clock=clock, bookmarks=bookmarks)
-        return await check(all_readers(given), switched_off(given), clock=clock)
+        advised = Advice(why_nothing=advice.why_nothing(given), remedies=advice.remedies(given))
+        found = await check(all_readers(given), switched_off(given), clock=clock, advice=advised)
+        gpus = advice.gpus_without_driver(given)
+        return tuple(_gpus_unseen(each, gpus) for each in found)
+
+
+def _gpus_unseen(each: SourceCheck, gpus: int) -> SourceCheck:
+    """GPUs that stand on the bus are not absent because nobody gave their driver's library to this container."""
+    if each.source is not Source.NVML or each.outcome is not Outcome.ABSENT or not gpus:
+        return each
+    reason = f"{gpus} NVIDIA GPU(s) on the PCI bus, which cannot be asked ({each.reason})"
+    return msgspec.structs.replace(each, outcome=Outcome.UNREADABLE, reason=reason)

@@ -52,7 +52,9 @@ class Settings(CommonSettings):
     sys_root: Path = Field(Path("/sys"), description="sysfs, or a copy of it")
     proc_root: Path = Field(Path("/proc"), description="procfs, or a copy of it")
     rdma_ignore: str = Field("", description="RDMA devices that must not be read (names, separated by commas)")
-    netdev_ignore: str = Field(NETDEVS_IGNORED, description="network interfaces to leave out (regular expression); empty: none")
+    netdev_ignore: str = Field(
+        NETDEVS_IGNORED, description="network interfaces to leave out (regular expression); empty: none"
+    )
     rdma_interval_s: float = Field(1.0, ge=0.5, le=300, description="between two readings of the RDMA ports' counters")
     ethtool_interval_s: float = Field(1.0, ge=0.5, le=300, description="between two readings of the drivers' statistics")
     modules_every_s: float = Field(60.0, ge=0, le=3600, description="how often a transceiver is read; 0: never")
@@ -68,7 +70,9 @@ class Settings(CommonSettings):
     ibnetdiscover: str = Field(
         "", description="the InfiniBand fabric whole, on one host of it: `ibnetdiscover` or another command, or a file"
     )
-    cloud_topology: str = Field("auto", description="where the cloud says that this host stands: `auto`, a file or a URL; empty: not asked")
+    cloud_topology: str = Field(
+        "auto", description="where the cloud says that this host stands: `auto`, a file or a URL; empty: not asked"
+    )
     training_nics: str = Field(
         "", description="adapters that training uses (globs of names, separated by commas); empty: those nearest to GPUs"
     )

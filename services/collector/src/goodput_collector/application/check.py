@@ -29,6 +29,7 @@ OPEN_WITHIN_S = 15.0
 class Outcome(enum.StrEnum):
     OK = "ok"
     PARTLY = "partly"  # read, but for a part
+    NOTHING = "nothing"  # readable, and it shows nothing that could be watched: neither fine nor broken
     UNREADABLE = "unreadable"
     ABSENT = "absent"  # this host has no such thing
     OFF = "off"  # by the settings
@@ -49,9 +50,22 @@ class SourceCheck(msgspec.Struct, frozen=True, kw_only=True):
     cpu_percent: float | None = None
 
 
-async def check(readers: Sequence[SourceReader], off: Mapping[Source, str], *, clock: Clock) -> tuple[SourceCheck, ...]:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be said of a source that says nothing itself."""
+
+    why_nothing: Mapping[Source, str] = {}
+    remedies: Mapping[Source, str] = {}
+
+
+NO_ADVICE = Advice()
+
+
+async def check(
+    readers: Sequence[SourceReader], off: Mapping[Source, str], *, clock: Clock, advice: Advice = NO_ADVICE
+) -> tuple[SourceCheck, ...]:
     """Every source, in the order of `Source`. `off`: those that the settings leave out, with what would switch them on."""
-    found = list(await asyncio.gather(*(_check(reader, clock) for reader in readers)))
+    read = await asyncio.gather(*(_check(reader, clock) for reader in readers))
+    found = [_advised(each, advice) for each in read]
     found += [SourceCheck(source=source, outcome=Outcome.OFF, remedy=remedy) for source, remedy in off.items()]
     order = list(Source)
     return tuple(sorted(found, key=lambda each: (order.index(each.source), each.instance)))
@@ -96,10 +110,14 @@ async def _read(reader: SourceReader, worker: Worker, clock: Clock) -> SourceChe
         samples += len(reading.samples) + len(reading.dumps)
         trouble = reading.trouble
     cost_s = statistics.median(costs_s[1:])
+    if not covered and not samples:
+        outcome = Outcome.NOTHING
+    else:
+        outcome = Outcome.PARTLY if trouble else Outcome.OK
     return SourceCheck(
         source=reader.source,
         instance=reader.instance,
-        outcome=Outcome.PARTLY if trouble else Outcome.OK,
+        outcome=outcome,
         reason=trouble,
         covered=tuple(covered),
         samples=samples,
@@ -114,3 +132,13 @@ def _failed(reader: SourceReader, outcome: Outcome, reason: str, remedy: str) ->
         source=reader.source, instance=reader.instance, outcome=outcome, reason=reason, remedy=remedy,
         interval_s=reader.interval_s,
     )  # fmt: skip
+
+
+def _advised(each: SourceCheck, advice: Advice) -> SourceCheck:
+    reason, remedy = each.reason, each.remedy
+    if each.outcome is Outcome.NOTHING and not reason:
+        reason = advice.why_nothing.get(each.source, "it can be read, and has nothing to watch")
+    fails = each.outcome in (Outcome.UNREADABLE, Outcome.ABSENT) or (each.outcome is Outcome.NOTHING and each.reason)
+    if fails and not remedy:
+        remedy = advice.remedies.get(each.source, "")
+    return msgspec.structs.replace(each, reason=reason, remedy=remedy)

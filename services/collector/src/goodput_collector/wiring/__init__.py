@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from goodput_collector.application.ports import SourceReader
 from goodput_collector.wiring import discovery, gpu, host, job, logs, network, switches
+from goodput_collector.wiring.advice import SWITCHED_ON_BY
 from goodput_collector.wiring.given import Given
 from goodput_common.contracts.telemetry import Source
 
 FAMILIES = (logs, gpu, network, host, job, switches, discovery)
-
-
-SWITCHED_ON_BY = {
-    Source.KERNEL_LOG: "GOODPUT_KERNEL_LOG=/dev/kmsg",
-    Source.DCGM: "GOODPUT_DCGM_URL=http://127.0.0.1:9400/metrics",
-    Source.JOB_LOG: "GOODPUT_JOB_LOGS=<globs>",
-    Source.RAS: "GOODPUT_RAS_ADDRESS=127.0.0.1:28028",
-    Source.SWITCH: "GOODPUT_SWITCHES=<file of JSON>",
-}
-"""What a source that is not read by itself is told by."""
 
 
 def all_readers(given: Given) -> list[SourceReader]:
@@ -33,7 +24,7 @@ def switched_off(given: Given) -> dict[Source, str]:
     """The sources that this collector does not read, each with what would switch it on."""
     off, read = given.settings.sources_off, {reader.source for reader in all_readers(given)}
     return {
-        source: f"take {source} out of GOODPUT_COLLECTOR_OFF" if source in off else SWITCHED_ON_BY.get(source, "")
+        source: f"take {source} out of GOODPUT_COLLECTOR_OFF" if source in off else f"set {SWITCHED_ON_BY[source]}"
         for source in Source
-        if source not in read and source is not Source.HEARTBEAT
+        if source not in read and source is not Source.HEARTBEAT and (source in off or source in SWITCHED_ON_BY)
     }
