@@ -72,7 +72,7 @@ lab: $(TORCH_DONE) ## The same on real processes: torch ranks on hosts made of n
 	@$(BIN)/goodput lab run $(or $(SCENARIO),link-down) $(ARGS)
 
 .PHONY: up
-up: $(SETUP_DONE) ## All services with an embedded NATS and Postgres on this machine
+up: $(SETUP_DONE) ## NATS, Postgres, correlator and recovery on this machine (a collector: docs/collector/running.md)
 	@$(BIN)/goodput up $(ARGS)
 
 # -- checks -----------------------------------------------------------------------------------------------------------

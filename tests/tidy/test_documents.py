@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)\)")
 PATH = re.compile(r"`((?:libs|services|cli|deploy|docs|schemas|tests|bench)(?:/[\w.-]+)*/?)`")
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*/README.md")]
 
 
 def named(document: Path) -> set[str]:
