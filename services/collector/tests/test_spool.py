@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -265,6 +266,150 @@ def test_records_that_say_nothing_any_more_are_counted_and_passed_over(tmp_path:
             again.acknowledge(position)
     assert seen == ["id/1", "id/2", "id/3", "id/4"]
     assert (again.state().dropped, again.state().waiting) == (len(strange), 0)
+    again.close()
+
+
+def places(segment: bytes) -> list[int]:
+    """Where each record begins, and the end."""
+    found = [0]
+    while found[-1] < len(segment):
+        found.append(found[-1] + 8 + int.from_bytes(segment[found[-1] : found[-1] + 4], "little"))
+    return found
+
+
+def all_of(spool: DiskSpool) -> list[str]:
+    """What it sends until it has nothing more."""
+    seen: list[str] = []
+    while batch := list(spool.peek(3)):
+        for position, each in batch:
+            seen.append(each.id)
+            spool.acknowledge(position)
+    return seen
+
+
+@pytest.mark.parametrize("byte", [0, 3, 5, 8, 20, -1], ids=["length", "huge", "checksum", "mark", "body", "end"])
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_one_damaged_record_costs_that_record_and_is_counted(tmp_path: Path, number: int, byte: int) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    for _ in range(5):
+        put(spool)
+    (segment,) = tmp_path.glob("*.spool")
+    whole = bytearray(segment.read_bytes())
+    at = places(whole)
+    whole[at[number - 1] + byte if byte >= 0 else at[number] - 1] ^= 0x41
+    segment.write_bytes(whole)
+    spool.close()
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    is_end = number == 5 and byte == 0  # looks as if a process had ended in mid-write: that was never said to be safe
+    put(spool)
+    assert all_of(spool) == [f"id/{seq}" for seq in range(1, 7) if seq != number]
+    assert (spool.state().dropped, spool.state().waiting) == (0 if is_end else 1, 0)
+    spool.close()
+
+
+def test_a_segment_damaged_while_it_is_in_use_loses_what_was_damaged(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    for _ in range(70):  # more than are in hand
+        put(spool)
+    (segment,) = tmp_path.glob("*.spool")
+    whole = bytearray(segment.read_bytes())
+    at = places(whole)
+    whole[at[65] + 30 : at[67] + 30] = os.urandom(at[67] - at[65])
+    segment.write_bytes(whole)
+    put(spool)
+    assert all_of(spool) == [f"id/{seq}" for seq in range(1, 72) if seq not in (66, 67, 68)]
+    assert (spool.state().dropped, spool.state().waiting) == (3, 0)
+    spool.close()
+
+
+def test_a_segment_cut_short_while_it_is_in_use_loses_what_was_cut_off_and_nothing_that_comes(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    for _ in range(70):
+        put(spool)
+    (segment,) = tmp_path.glob("*.spool")
+    os.truncate(segment, places(segment.read_bytes())[66] + 11)
+    assert all_of(spool) == [f"id/{seq}" for seq in range(1, 67)]
+    assert (spool.state().dropped, spool.state().waiting) == (4, 0)
+    put(spool)
+    assert all_of(spool) == ["id/71"]
+    spool.close()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_whatever_is_damaged_what_is_whole_comes_in_order_and_the_spool_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("spool")
+    spool = DiskSpool(folder, boot_id="b1")
+    for _ in range(8):
+        put(spool)
+    spool.close()
+    (segment,) = folder.glob("*.spool")
+    whole = segment.read_bytes()
+    at = places(whole)
+    begin = data.draw(st.integers(0, len(whole) - 1))
+    end = data.draw(st.integers(begin + 1, len(whole)))
+    garbage = data.draw(st.binary(max_size=80))
+    segment.write_bytes(whole[:begin] + garbage + whole[end:])
+    again = DiskSpool(folder, boot_id="b1")
+    put(again)
+    untouched = {f"id/{n}" for n in range(1, 9) if at[n] <= begin or at[n - 1] >= end} | {"id/9"}
+    seen = all_of(again)
+    assert seen == sorted(set(seen))
+    assert untouched <= set(seen)
+    assert again.state().waiting == 0
+    again.close()
+
+
+def test_a_place_of_sending_that_is_damaged_sends_again_and_drops_nothing(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    for _ in range(3):
+        put(spool)
+    spool.acknowledge(next(position for position, _ in spool.peek(1)))
+    spool.close()
+    sent = tmp_path / "sent"
+    whole = sent.read_bytes()
+    for damaged in (b"\xff" * len(whole), whole[:7], b"", bytes([whole[0] ^ 2]) + whole[1:]):
+        sent.write_bytes(damaged)
+        again = DiskSpool(tmp_path, boot_id="b1")
+        assert waiting(again) == ["id/1", "id/2", "id/3"]
+        again.close()
+
+
+def test_what_is_no_segment_of_it_does_not_keep_it_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "²²²²²²²².spool").write_bytes(b"x")
+    (tmp_path / "7.spool").write_bytes(b"x")
+    (tmp_path / f"{10**30}.spool").write_bytes(b"x")
+    (tmp_path / "00000003.spool").mkdir()
+    os.mkfifo(tmp_path / "00000009.spool")
+    (tmp_path / "00000005.spool").touch()
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    put(spool)
+    assert waiting(spool) == ["id/1"]
+    spool.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert all_of(again) == ["id/1"]
+    again.close()
+
+
+@pytest.mark.parametrize("only", ["", "numbers", "lock", "sent", "*.spool"])
+def test_a_directory_taken_away_while_it_is_in_use_is_made_again_with_its_numbers(tmp_path: Path, only: str) -> None:
+    spool = DiskSpool(tmp_path / "spool", boot_id="b1")
+    for _ in range(70):
+        put(spool)
+    if only:
+        for path in (tmp_path / "spool").glob(only):
+            path.unlink()
+    else:
+        shutil.rmtree(tmp_path / "spool")
+    assert put_safely(spool)
+    with pytest.raises(StartError):
+        DiskSpool(tmp_path / "spool", boot_id="b1")
+    spool.close()
+    again = DiskSpool(tmp_path / "spool", boot_id="b1")
+    assert waiting(again)[-1] == "id/71"
+    assert again.next_seq("a") == 72
     again.close()
 
 

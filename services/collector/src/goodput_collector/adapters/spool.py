@@ -12,7 +12,8 @@ record that was cut short by the end of its process is cut off at the next start
 At the bound the oldest segment goes, sent or not, and what had not been sent is counted. If the disk refuses (full,
 gone, no descriptor left), the newest messages wait in memory instead, within a small bound, and the trouble is reported.
 From then on everything goes through memory until the disk has taken all of it, so that the order stays. What is on the
-disk and cannot be read any more is counted as dropped and passed over: it must not stop what stands behind it.
+disk and cannot be read any more is counted as dropped and passed over: it must not stop what stands behind it. A directory
+that somebody takes away is made again, numbers and all: else the next start would give them out a second time.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ import contextlib
 import errno
 import itertools
 import os
-import struct
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from goodput_collector.adapters.spool_files import Numbers, close_file, lock, open_file
-from goodput_collector.adapters.spool_records import Record, encoded, message_of, records
+from goodput_collector.adapters.spool_files import Numbers, Sent, close_file, is_there, lock
+from goodput_collector.adapters.spool_records import Damage, Record, count_records, encoded, message_of, records
 from goodput_collector.application.ports import Outgoing, SpoolState
+from goodput_common.runtime.lifecycle import StartError
 from goodput_common.runtime.logs import StateLog, get_logger
 
-_SENT = struct.Struct("<QQ")
 _MEMORY_MESSAGES_MAX = 256
 _FRESH_MESSAGES_MAX = 64
+_SEGMENT_DIGITS = re.compile(r"[0-9]{8,12}")
 _PASSES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})  # says nothing of the file
 
 _log = get_logger(__name__)
@@ -76,15 +78,15 @@ class DiskSpool:
         self._written_back: dict[int, int] = {}  # position in memory: position on the disk
         self._torn = False  # half a record stands at the newest segment's end and could not be cut off
         self._fresh: deque[tuple[int, Outgoing]] = deque()  # the oldest that wait, while they need not be read back
-        self._sent_fd = open_file(directory / "sent")
+        self._states = StateLog(_log)
+        self._sent = Sent(directory / "sent")
         self._numbers = Numbers(directory / "numbers", boot_id=boot_id)
-        self._segment, self._offset = self._read_sent()
+        self._segment, self._offset = self._sent.read()
         self._sizes: dict[int, int] = {}
         self._waiting: dict[int, int] = {}
         self._recover()
         self._numbers.write()
         self._file: Any = self._open(self._newest())
-        self._states = StateLog(_log)
         self._state = SpoolState()
         self._tell_state()
 
@@ -99,11 +101,12 @@ class DiskSpool:
         marked = self._mark_number() if message.marks else 0
         message, framed = encoded(message, name=source, seq=seq, boot_id=self._boot_id, marked=marked)
         try:
+            self._stay_there()
             self._write_back()
             self._put(message, framed)
             self._trouble = ""
             safe = True
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, StartError) as error:
             reason = error.strerror if isinstance(error, OSError) else ""
             self._trouble = f"spool {self._directory}: {reason or error}; newest messages kept in memory"
             self._remember(_Held(message, framed))
@@ -119,6 +122,21 @@ class DiskSpool:
         newest = self._newest()
         self._waiting[newest] += 1
         return newest << 32 | self._sizes[newest]
+
+    def _stay_there(self) -> None:
+        """Make again what somebody has taken away under it: else it is written to until the process ends, and lost then.
+        Raises OSError, StartError."""
+        directory = self._directory
+        if not is_there(directory / "lock", self._lock):
+            directory.mkdir(parents=True, exist_ok=True)
+            held, self._lock = self._lock, lock(directory)
+            close_file(held)
+        if not self._numbers.is_there():
+            self._numbers.open_again()
+        if not self._sent.is_there():
+            self._sent.open_again()
+        if not is_there(self._path(self._newest()), self._file.fileno()):
+            self._torn = True  # what comes goes into a new segment
 
     def _write_back(self) -> None:
         """What waits in memory goes first. Raises OSError, ValueError."""
@@ -195,26 +213,37 @@ class DiskSpool:
                 for end, record in records(self._path(segment), start):
                     if len(found) == count:
                         return False
-                    message = message_of(record)
+                    if isinstance(record, Damage) and record.torn:
+                        break
+                    message = "damaged records" if isinstance(record, Damage) else message_of(record)
                     if isinstance(message, Outgoing):
                         found.append((segment << 32 | end, message))
                     elif found:
                         return False
                     else:
-                        self._pass_over(segment, end, 1, message)
+                        left = count_records(self._path(segment), end) if isinstance(record, Damage) else None
+                        self._pass_over(segment, end, left, message)
             except OSError as error:
                 if error.errno in _PASSES:
                     return False
-            if end < self._sizes.get(segment, 0):
+            if end < self._sizes.get(segment, 0) or self._left_over(segment, found):
                 if found:
                     return False
-                self._pass_over(segment, self._sizes[segment], self._waiting[segment], "records that cannot be read")
+                self._torn = self._torn or segment == self._newest()  # it ends sooner than what was written to it
+                self._pass_over(segment, self._sizes[segment], 0, "records that cannot be read")
         return True
 
-    def _pass_over(self, segment: int, offset: int, count: int, what: str) -> None:
-        self._states.report("spool", what, "messages dropped", level="error", spool=str(self._path(segment)))
-        self._dropped += count
-        self._advance(segment, offset, count)
+    def _left_over(self, segment: int, found: list[tuple[int, Outgoing]]) -> bool:
+        """Do more messages seem to wait in it than it holds?"""
+        return self._waiting.get(segment, 0) > sum(position >> 32 == segment for position, _ in found)
+
+    def _pass_over(self, segment: int, offset: int, left: int | None, what: str) -> None:
+        """Drop the oldest that wait up to `offset`, behind which so many are left; None: one less than until now."""
+        waiting = self._waiting[segment]
+        lost = 1 if left is None else max(0, waiting - left)
+        self._states.report("spool", what, "messages dropped", level="error", spool=str(self._path(segment)), lost=lost)
+        self._dropped += lost
+        self._advance(segment, offset, lost if left is None else waiting - left)
         self._tell_state()
 
     def acknowledge(self, position: int) -> None:
@@ -235,8 +264,7 @@ class DiskSpool:
             self._fresh.popleft()
         self._segment, self._offset = segment, offset
         self._waiting[segment] -= count
-        with contextlib.suppress(OSError):
-            os.pwrite(self._sent_fd, _SENT.pack(segment, offset), 0)
+        self._sent.write(segment, offset)
         for older in [each for each in self._sizes if each < segment]:
             self._delete(older)
 
@@ -256,7 +284,7 @@ class DiskSpool:
     def close(self) -> None:
         self._file.close()
         self._numbers.close()
-        close_file(self._sent_fd)
+        self._sent.close()
         close_file(self._lock)
 
     # -- segments ---------------------------------------------------------------------------------------------------
@@ -278,36 +306,45 @@ class DiskSpool:
         with contextlib.suppress(OSError):
             self._path(segment).unlink()
 
-    def _read_sent(self) -> tuple[int, int]:
-        raw = os.pread(self._sent_fd, _SENT.size, 0)
-        return _SENT.unpack(raw) if len(raw) == _SENT.size else (0, 0)
-
     def _recover(self) -> None:
         """Learn what is there: sizes, what waits, the numbers of this boot; cut off a record that was cut short."""
-        found = sorted(int(path.stem) for path in self._directory.glob("*.spool") if path.stem.isdigit())
+        names = [path.stem for path in self._directory.glob("*.spool")]
+        found = sorted(int(name) for name in names if _SEGMENT_DIGITS.fullmatch(name))
         for segment in found:
+            if not self._path(segment).is_file():  # opening a pipe would take for ever
+                self._torn = True
+                continue
             if segment < self._segment:
                 self._delete(segment)
                 continue
             self._sizes[segment], self._waiting[segment] = self._recover_segment(segment)
-        if not self._sizes:
-            first = self._segment + 1
-            self._sizes[first], self._waiting[first] = 0, 0
+        if not self._sizes or self._torn:
+            first = max([self._segment, *found]) + 1
+            self._sizes[first], self._waiting[first], self._torn = 0, 0, False
 
     def _recover_segment(self, segment: int) -> tuple[int, int]:
         """(size, how many wait)"""
-        end, waiting = 0, 0
+        end, waiting, is_cut = 0, 0, False
         try:
-            for end, record in records(self._path(segment), 0):
-                self._learn(record)
-                waiting += not (segment == self._segment and end <= self._offset)
+            for after, record in records(self._path(segment), 0):
+                is_sent = segment == self._segment and after <= self._offset
+                if isinstance(record, Damage):
+                    is_cut = record.torn
+                    waiting += 0 if is_cut or is_sent else record.records
+                else:
+                    self._learn(record)
+                    waiting += not is_sent
+                end = end if is_cut else after
         except OSError as error:
             if error.errno in _PASSES:
                 raise
             self._torn = True  # what comes goes into a new segment, and nothing is cut off this one
+            self._dropped += 1  # or more
+            self._states.report("spool", f"{error.strerror}: {self._path(segment)}", "segment not read", level="error")
             return end, waiting
-        with contextlib.suppress(OSError):
-            os.truncate(self._path(segment), end)
+        if is_cut:
+            with contextlib.suppress(OSError):
+                os.truncate(self._path(segment), end)
         return end, waiting
 
     def _learn(self, record: Record | None) -> None:

@@ -1,10 +1,12 @@
-"""The small files beside a spool's segments: its lock, and the numbers that were given out."""
+"""The small files beside a spool's segments: its lock, the place up to which was sent, and the numbers given out."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,8 @@ import msgspec
 from goodput_common.runtime.lifecycle import StartError
 
 _NUMBERS_BYTES = 4096
+_PLACE = struct.Struct("<QQ")
+_CHECKED = struct.Struct("<QQI")
 _encoder = msgspec.json.Encoder()
 
 
@@ -24,6 +28,7 @@ class Numbers:
     """The last number that was given out to each source in this boot. Raises OSError when the file cannot be made."""
 
     def __init__(self, path: Path, *, boot_id: str) -> None:
+        self._path = path
         self._boot_id = boot_id
         self._last: dict[str, int] = {}
         self._fd = open_file(path)
@@ -45,8 +50,59 @@ class Numbers:
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, text.ljust(_NUMBERS_BYTES), 0)
 
+    def open_again(self) -> None:
+        """After somebody has taken the file away. Raises OSError."""
+        fd = open_file(self._path)
+        close_file(self._fd)
+        self._fd = fd
+        self.write()
+
+    def is_there(self) -> bool:
+        return is_there(self._path, self._fd)
+
     def close(self) -> None:
         close_file(self._fd)
+
+
+class Sent:
+    """Segment and offset up to which everything is acknowledged. With a checksum: a place that a disk has damaged would
+    pass for that of something newer, and all of the spool for sent. Raises OSError when the file cannot be made."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = open_file(path)
+
+    def read(self) -> tuple[int, int]:
+        """The start, where nothing is told: what was sent is sent again, and known by its id."""
+        raw = os.pread(self._fd, _CHECKED.size + 1, 0)
+        if len(raw) == _CHECKED.size and zlib.crc32(raw[: _PLACE.size]) == _CHECKED.unpack(raw)[2]:
+            return _PLACE.unpack(raw[: _PLACE.size])
+        return (0, 0)
+
+    def write(self, segment: int, offset: int) -> None:
+        place = _PLACE.pack(segment, offset)
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, _CHECKED.pack(segment, offset, zlib.crc32(place)), 0)
+
+    def open_again(self) -> None:
+        """After somebody has taken the file away. Raises OSError."""
+        fd = open_file(self._path)
+        close_file(self._fd)
+        self._fd = fd
+
+    def is_there(self) -> bool:
+        return is_there(self._path, self._fd)
+
+    def close(self) -> None:
+        close_file(self._fd)
+
+
+def is_there(path: Path, fd: int) -> bool:
+    """Does the name still stand for the file that is open? Raises OSError for what says nothing of that."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116 - at every message
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def open_file(path: Path) -> int:

@@ -1,7 +1,9 @@
 """What stands in a spool's segment: records, each with its length and a checksum, one message in each.
 
-A record is whole or it is not: what was cut short by the end of its process ends the segment. A record that is whole and
-yet says nothing to this version (a newer collector wrote it, or a contract has changed) is passed over, by itself.
+A record is whole or it is not: what was cut short by the end of its process ends the segment. Where a disk has damaged
+one, reading goes on at the next that is whole: a record's first field gives it away, and its length and checksum say whether
+it is one. A record that is whole and yet says nothing to this version (a newer collector wrote it, or a contract has
+changed) is passed over, by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -21,6 +23,9 @@ from goodput_common.contracts.registry import BY_NAME, BY_STRUCT
 
 RECORD_BYTES_MAX = 4 << 20
 _HEAD = struct.Struct("<II")
+_BEGIN = b'{"name":'  # of every record's body; in no other place does a NUL byte, of the length before it, stand so near
+_SEARCH_BYTES = 1 << 20
+_FILE_BYTES_MAX = 1 << 30  # no segment is so long
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -84,20 +89,85 @@ def _framed(message: Outgoing, name: str, seq: int, boot_id: str, marked: int) -
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def records(path: Path, start: int) -> Iterator[tuple[int, Record | None]]:
-    """(offset behind it, record) from `start` to the first record that is not whole; None for a record that is whole but
-    does not decode. Raises OSError."""
+class Damage(NamedTuple):
+    """A stretch in which no record is whole. `records` is how many seem to have stood there, `torn` whether it is what a
+    process leaves that ends in mid-write."""
+
+    records: int
+    torn: bool
+
+
+def records(path: Path, start: int) -> Iterator[tuple[int, Record | Damage | None]]:
+    """(offset behind it, record) from `start` on; None for a record that is whole but does not decode. Raises OSError."""
+    for end, found in _bodies(path, start):
+        yield end, found if isinstance(found, Damage) else _decoded(found)
+
+
+def count_records(path: Path, start: int) -> int:
+    """How many stand there from `start` on, with those that are damaged. Raises OSError."""
+    return sum(_share(found) for _, found in _bodies(path, start))
+
+
+def _share(found: bytes | Damage) -> int:
+    return 1 if isinstance(found, bytes) else 0 if found.torn else found.records
+
+
+def _bodies(path: Path, start: int) -> Iterator[tuple[int, bytes | Damage]]:
     with path.open("rb") as file:
-        file.seek(start)
-        while True:
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
+        at = start
+        while at < _FILE_BYTES_MAX:
+            if (body := _body_at(file, at)) is not None:
+                at += _HEAD.size + len(body)
+                yield at, body
+                continue
+            end, damage = _next_whole(file, at)
+            if end == at:
                 return
-            length, checksum = _HEAD.unpack(head)
-            body = file.read(length) if length <= RECORD_BYTES_MAX else b""
-            if len(body) != length or zlib.crc32(body) != checksum:
-                return
-            yield file.tell(), _decoded(body)
+            at = end
+            yield at, damage
+
+
+def _body_at(file: BinaryIO, at: int) -> bytes | None:
+    """Of the record that is whole there."""
+    file.seek(at)
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    length, checksum = _HEAD.unpack(head)
+    if not 0 < length <= RECORD_BYTES_MAX:
+        return None
+    body = file.read(length)
+    return body if len(body) == length and zlib.crc32(body) == checksum else None
+
+
+def _next_whole(file: BinaryIO, damaged: int) -> tuple[int, Damage]:
+    """(where the next whole record begins, or the file ends; what stands before that)"""
+    seen, at = 0, damaged
+    while True:
+        file.seek(at)
+        data = file.read(_SEARCH_BYTES)
+        if len(data) <= _HEAD.size or at >= _FILE_BYTES_MAX:
+            end = at + len(data)
+            return end, Damage(max(seen, 1), seen <= 1 and _is_cut_short(file, damaged, end))
+        place = 0
+        while (place := data.find(_BEGIN, max(place, _HEAD.size))) >= 0:
+            begin = at + place - _HEAD.size
+            length = int.from_bytes(data[place - _HEAD.size : place - 4], "little")
+            if 0 < length <= RECORD_BYTES_MAX:
+                if begin > damaged and _body_at(file, begin) is not None:
+                    return begin, Damage(max(seen, 1), torn=False)
+                seen += 1
+            place += 1
+        at += max(1, len(data) - len(_BEGIN) - _HEAD.size + 1)
+
+
+def _is_cut_short(file: BinaryIO, at: int, end: int) -> bool:
+    """Does a record begin there that would reach beyond the end?"""
+    if end - at < _HEAD.size:
+        return True
+    file.seek(at)
+    length = int.from_bytes(file.read(4), "little")
+    return end - at - _HEAD.size < length <= RECORD_BYTES_MAX
 
 
 def _decoded(body: bytes) -> Record | None:
