@@ -269,7 +269,7 @@ def test_records_that_say_nothing_any_more_are_counted_and_passed_over(tmp_path:
     again.close()
 
 
-def places(segment: bytes) -> list[int]:
+def places(segment: bytes | bytearray) -> list[int]:
     """Where each record begins, and the end."""
     found = [0]
     while found[-1] < len(segment):
