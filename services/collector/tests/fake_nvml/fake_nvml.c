@@ -10,7 +10,12 @@
  *
  * Without an entry a function says NVML_ERROR_NOT_SUPPORTED, as a driver does for what its chip lacks. Events are lines
  * `event.<n> <gpu> <type> <data> [<gi> <ci>]`: each set gets every n that is greater than any it has had.
+ *
+ * Every call sees the file as it is. Where the collector's cost is measured, a driver that stats a file at each call would be
+ * charged to it: $FAKE_NVML_CHECK_MS says for how long a table may be taken as it was. It is parsed in one pass, in place.
  */
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,9 +26,9 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10 };
-enum { DEVICES = 64, SLOTS = 1 << 12, KEY = 96, VALUE = 200, EVENTS = 256 };
+enum { DEVICES = 64, SLOTS = 1 << 15, LINES = SLOTS / 2, KEY = 96, VALUE = 200, EVENTS = 256 };
 
-typedef struct { char key[KEY]; char value[VALUE]; } entry_t;
+typedef struct { const char *key, *value; } line_t;
 typedef struct { char who[8]; int number; } device_t;
 typedef struct { unsigned long long registered; int last; } set_t;
 typedef struct { device_t *device; unsigned long long type, data; unsigned gi, ci; } event_t;
@@ -37,78 +42,129 @@ typedef struct {
 typedef struct { unsigned version; uint8_t cluster[16]; unsigned status; uint32_t clique; uint8_t state; uint32_t mask; uint8_t summary; } fabric_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static entry_t *table;
+static char *contents; /* of the file, cut into keys and values where they stand */
+static size_t room;
+static line_t lines[LINES];
+static uint16_t slots[SLOTS]; /* number of the line with that hash, from 1 */
+static int parsed, patterns;  /* lines, and those with a `*` */
 static struct timespec read_at;
 static ino_t read_inode;
 static int initialised, inits;
+static long long check_every_ms, checked_ms;
 static device_t gpus[DEVICES], migs[DEVICES];
 
-static unsigned hash(const char *text)
+static unsigned slot(const char *key)
 {
     unsigned h = 2166136261u;
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 16777619u;
-    return h & (SLOTS - 1);
+    for (const char *at = key; *at; at++)
+        h = (h ^ (unsigned char)*at) * 16777619u;
+    for (h &= SLOTS - 1; slots[h] && strcmp(lines[slots[h] - 1].key, key); h = (h + 1) & (SLOTS - 1))
+        ;
+    return h;
 }
 
-static entry_t *slot(const char *key)
+static int load(const char *path, size_t size)
 {
-    unsigned at = hash(key);
-    while (table[at].key[0] && strcmp(table[at].key, key))
-        at = (at + 1) & (SLOTS - 1);
-    return &table[at];
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = -1;
+    if (file < 0)
+        return 0;
+    if (size + 2 > room)
+        contents = realloc(contents, room = size + size / 4 + 2);
+    for (size = 0; size < room - 2 && (got = read(file, contents + size, room - 2 - size)) > 0; size += (size_t)got)
+        ;
+    close(file);
+    memcpy(contents + size, "\n", 2); /* the last line may lack its end */
+    return 1;
+}
+
+static void parse(void)
+{
+    memset(slots, 0, sizeof slots);
+    parsed = patterns = 0;
+    for (char *key = contents, *end, *value; (end = strchr(key, '\n')); key = end + 1) {
+        *end = 0;
+        if (!(value = strchr(key, ' ')) || value == key)
+            continue;
+        *value++ = 0;
+        unsigned at = slot(key);
+        if (!slots[at]) {
+            if (parsed == LINES)
+                abort(); /* a table that is cut short would lie */
+            slots[at] = (uint16_t)++parsed;
+            patterns += value[-2] == '*';
+        }
+        lines[slots[at] - 1] = (line_t){key, value};
+    }
+}
+
+static int is_checked(void)
+{
+    struct timespec now;
+    if (!check_every_ms)
+        return 0;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    long long now_ms = now.tv_sec * 1000ll + now.tv_nsec / 1000000;
+    if (parsed && now_ms - checked_ms < check_every_ms)
+        return 1;
+    checked_ms = now_ms;
+    return 0;
 }
 
 static void reread(void)
 {
-    const char *path = getenv("FAKE_NVML_TABLE");
     struct stat now;
-    char line[KEY + VALUE + 2];
+    if (is_checked())
+        return;
+    const char *path = getenv("FAKE_NVML_TABLE");
     if (!path || stat(path, &now))
         return;
-    if (table && now.st_ino == read_inode && now.st_mtim.tv_sec == read_at.tv_sec && now.st_mtim.tv_nsec == read_at.tv_nsec)
+    if (contents && now.st_ino == read_inode && now.st_mtim.tv_sec == read_at.tv_sec && now.st_mtim.tv_nsec == read_at.tv_nsec)
         return;
-    FILE *file = fopen(path, "r");
-    if (!file)
+    if (!load(path, (size_t)now.st_size))
         return;
-    if (!table)
-        table = malloc(SLOTS * sizeof *table);
-    memset(table, 0, SLOTS * sizeof *table);
-    while (fgets(line, sizeof line, file)) {
-        char *value = strchr(line, ' ');
-        if (!value)
-            continue;
-        *value++ = 0;
-        value[strcspn(value, "\n")] = 0;
-        entry_t *entry = slot(line);
-        snprintf(entry->key, KEY, "%.*s", KEY - 1, line);
-        snprintf(entry->value, VALUE, "%.*s", VALUE - 1, value);
-    }
-    fclose(file);
+    parse();
     read_at = now.st_mtim;
     read_inode = now.st_ino;
 }
 
 static int take(const char *key, char *value)
 {
-    entry_t *entry = table ? slot(key) : NULL;
-    if (!entry || !entry->key[0])
+    unsigned found = slots[slot(key)];
+    if (!found)
         return 0;
-    snprintf(value, VALUE, "%s", entry->value);
+    size_t length = strnlen(lines[found - 1].value, VALUE - 1);
+    memcpy(value, lines[found - 1].value, length);
+    value[length] = 0;
     return 1;
+}
+
+/* `who.call`, cut at KEY. */
+static void join(char *key, const char *who, const char *call)
+{
+    char *end = key + KEY - 1;
+    while (*who && key < end)
+        *key++ = *who++;
+    if (key < end)
+        *key++ = '.';
+    while (*call && key < end)
+        *key++ = *call++;
+    *key = 0;
 }
 
 /* The value for a call, most exact key first; cut the key at its dots until one is there. */
 static int look(const char *who, const char *call, char *value)
 {
     char key[KEY];
-    int found;
+    int found = 0;
     pthread_mutex_lock(&lock);
     reread();
-    snprintf(key, KEY, "%s.*", who);
-    found = take("*", value) || take(key, value);
+    if (patterns) {
+        join(key, who, "*");
+        found = take("*", value) || take(key, value);
+    }
     if (!found) {
-        snprintf(key, KEY, "%s.%s", who, call);
+        join(key, who, call);
         for (;;) {
             char *dot;
             if ((found = take(key, value)))
@@ -139,7 +195,12 @@ static int answer(const char *who, const char *call, char *value)
 
 static const char *name_of(device_t *device, char *name)
 {
-    snprintf(name, 16, "%s%d", device->who, device->number);
+    const size_t length = strlen(device->who);
+    memcpy(name, device->who, length);
+    name[length] = (char)('0' + device->number / 10);
+    char *end = name + length + (device->number >= 10);
+    end[0] = (char)('0' + device->number % 10);
+    end[1] = 0;
     return name;
 }
 
@@ -211,7 +272,9 @@ int nvmlInitWithFlags(unsigned flags)
             gpus[i] = (device_t){"gpu", i};
             migs[i] = (device_t){"mig", i};
         }
+        const char *check = getenv("FAKE_NVML_CHECK_MS");
         pthread_mutex_lock(&lock);
+        check_every_ms = check ? atoi(check) : 0;
         initialised++;
         inits++;
         pthread_mutex_unlock(&lock);
