@@ -7,10 +7,11 @@ import signal
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from collector_fixtures import Proc, TurnedClock, register
 
-from goodput_collector.adapters.process import ProcessReader
+from goodput_collector.adapters.process import ProcessReader, registered_ranks
 from goodput_common.contracts.telemetry import Event, EventName, Sample, State
 
 PID = 4_190_000  # above what a test machine hands out, so that no pidfd is had of it
@@ -235,3 +236,29 @@ def test_an_exit_between_a_close_and_the_next_open_is_told(
     proc.remove(PID)
     reader.open()
     assert [name for name, _ in events(read(reader, clock))] == [EventName.PROCESS_EXITED]
+
+
+@pytest.mark.parametrize(
+    "registration",
+    ["pipe", "endless", b"{", b'{"a":' * 50_000, b"[" * 60_000, b"x" * 100_000, {"pid": 2**62}, {"pid": 0}, {"pid": -5}],
+    ids=["pipe", "endless", "cut", "nested", "nested lists", "large", "large pid", "no pid", "negative pid"],
+)
+def test_one_registration_that_is_none_is_named_and_the_others_are_watched(
+    reader: ProcessReader, clock: TurnedClock, proc: Proc, tmp_path: Path, registration: str | bytes | dict[str, int]
+) -> None:
+    good = register(tmp_path / "run", 3, PID)
+    proc.put(PID)
+    bad = good.with_name("a.0.json")
+    match registration:
+        case "pipe":
+            os.mkfifo(bad)
+        case "endless":
+            bad.symlink_to("/dev/zero")
+        case bytes():
+            bad.write_bytes(registration)
+        case dict():
+            bad.write_bytes(msgspec.json.encode(msgspec.json.decode(good.read_bytes()) | registration))
+    reading = reader.read()
+    assert "a.0.json: not a rank's registration" in reading.trouble
+    assert states(list(reading.samples)) == [("rank:j1/3", "running")]
+    assert [each.rank for each in registered_ranks(tmp_path / "run")] == [3]

@@ -19,10 +19,12 @@ from pathlib import Path
 
 import msgspec
 
+from goodput_collector.application.small_file import read_small
 from goodput_collector.domain.path_text import encodable
 
 SAVE_EVERY_S = 2.0
 _GROWN_LINES = 512
+_FILE_BYTES_MAX = 64 << 20
 _Mark = int | str
 _Numbered = tuple[_Mark, int]
 
@@ -42,7 +44,7 @@ class Bookmarks:
         self._number = 0
         self._lines = _GROWN_LINES  # the first save writes it anew: whatever was cut short goes
         with contextlib.suppress(OSError):
-            for line in path.read_bytes().splitlines():
+            for line in read_small(path, bytes_max=_FILE_BYTES_MAX).splitlines():
                 with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):  # the last one may be cut short
                     marks = msgspec.json.decode(line, type=dict[str, _Mark | _Numbered])
                     self._take({name: mark if isinstance(mark, tuple) else (mark, 0) for name, mark in marks.items()})

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.adapters.process import registered_ranks
 from goodput_collector.application.ports import Reading
+from goodput_collector.application.small_file import read_small
 from goodput_common import flight_recorder
 from goodput_common.contracts import ids
 from goodput_common.contracts.job import FlightRecorderDump, RankRegistered
@@ -160,7 +161,7 @@ class DumpReader:
         try:
             if version.size > flight_recorder.DUMP_BYTES_MAX:
                 raise flight_recorder.UnreadableDump(f"{version.size} bytes are too many", origin=str(path))
-            data = path.read_bytes()
+            data = read_small(path, bytes_max=flight_recorder.DUMP_BYTES_MAX)
             digest = hashlib.blake2b(data, digest_size=16, key=str(path).encode()[-64:]).digest()
             if digest in self._contents:
                 return None

@@ -25,6 +25,7 @@ from goodput_collector.adapters.ethtool_modules import Modules
 from goodput_collector.adapters.ethtool_netlink import EthtoolNetlink
 from goodput_collector.adapters.netdevs import Netdev, Pods, netdev
 from goodput_collector.application.ports import Absent, Reading, Unreadable
+from goodput_collector.application.small_file import small_text
 from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.deltas import Deltas
 from goodput_collector.domain.deltas import Reading as CounterReading
@@ -188,7 +189,7 @@ class EthtoolReader:
         if self._ignore.fullmatch(name):
             return False
         try:
-            port = (self._root / name / "phys_port_name").read_text().strip()
+            port = small_text(self._root / name / "phys_port_name")
         except OSError:
             port = ""
         return not _REPRESENTOR.fullmatch(port) and (self._virtual or (self._root / name / "device").exists())
@@ -252,7 +253,7 @@ class EthtoolReader:
     def _index(self, name: str) -> str:
         """An interface that is made anew gets another one."""
         try:
-            return (self._root / name / "ifindex").read_text().strip()
+            return small_text(self._root / name / "ifindex")
         except OSError:
             return ""
 

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from goodput_collector.application.ports import Unreadable
+from goodput_collector.application.small_file import read_small
 from goodput_collector.domain.switch_list import GNMI_PORT, Credentials, Switch, Tls, endpoint
 
 CONNECT_S = 5.0
@@ -80,7 +81,7 @@ def _bytes(path: str) -> bytes | None:
     if not path:
         return None
     try:
-        return Path(path).read_bytes()
+        return read_small(Path(path), bytes_max=1 << 20)
     except OSError as error:
         raise Unreadable(
             f"cannot read {path}: {error.strerror or error}", remedy="correct tls in the list of switches"

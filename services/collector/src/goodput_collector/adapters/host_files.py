@@ -10,6 +10,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from goodput_collector.application.small_file import small_text
+
 _SMALL_BYTES = 4096
 _CHUNK_BYTES = 64 * 1024
 _WHOLE_BYTES_MAX = 8 << 20
@@ -65,6 +67,6 @@ def small_or_none(file: KeptFile) -> bytes | None:
 def text_of(path: Path) -> str:
     """Read once; "" where there is nothing to read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return small_text(path)
     except OSError:
         return ""

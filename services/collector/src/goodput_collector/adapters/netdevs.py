@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goodput_collector.application.rdma_tree import pci_of
+from goodput_collector.application.small_file import small_text
 from goodput_collector.domain.pod_devices import names_of_pods, pods_of_devices
 from goodput_common.contracts import ids
 
@@ -125,6 +126,6 @@ def _first(folder: Path) -> str | None:
 def _port(interface: Path) -> int:
     """`dev_port` counts from 0 on adapters whose ports share a PCI function."""
     try:
-        return int((interface / "dev_port").read_text()) + 1
+        return int(small_text(interface / "dev_port")) + 1
     except (OSError, ValueError):
         return 1

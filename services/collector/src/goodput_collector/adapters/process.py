@@ -24,7 +24,9 @@ import msgspec
 
 from goodput_collector.adapters.proc import ProcStat, is_frozen, read_stat, wchan
 from goodput_collector.application.ports import Reading
+from goodput_collector.application.small_file import read_small
 from goodput_collector.domain.changes import Changes
+from goodput_collector.domain.path_text import path_text
 from goodput_common.contracts import ids
 from goodput_common.contracts.job import RankRegistered
 from goodput_common.contracts.telemetry import Event, EventName, Sample, Severity, Source, State
@@ -32,7 +34,7 @@ from goodput_common.runtime.clock import Clock
 
 RANKS_MAX = 1024
 CPU_WINDOW_S = 1.0
-_REGISTRATION_BYTES_MAX = 64 * 1024
+_PID_MAX = 1 << 22  # the kernel's own bound
 _STOPPED = frozenset({"T", "t"})
 _DEAD = frozenset({"Z", "X", "x"})  # waiting to be reaped
 _DECODER = msgspec.json.Decoder(RankRegistered)
@@ -147,9 +149,10 @@ class ProcessReader:
             if known is not None and known.mtime_ns == mtime_ns:
                 continue
             try:
-                rank = _DECODER.decode(_bounded(path))
-            except (OSError, msgspec.DecodeError, ValueError) as error:
-                trouble = f"{path}: not a rank's registration: {error}"
+                rank = _registration(path)
+            except (OSError, ValueError) as error:
+                reason = (error.strerror if isinstance(error, OSError) else None) or error
+                trouble = f"{path_text(path)}: not a rank's registration: {reason}"
                 continue
             if known is not None:
                 self._unwatch(known)
@@ -270,17 +273,20 @@ def _state(watched: _Watched, now: datetime, value: str, attrs: dict[str, str]) 
     )
 
 
-def _bounded(path: Path) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(_REGISTRATION_BYTES_MAX + 1)
-    if len(data) > _REGISTRATION_BYTES_MAX:
-        raise ValueError("too large")
-    return data
+def _registration(path: Path) -> RankRegistered:
+    """Raises OSError, ValueError."""
+    try:
+        rank = _DECODER.decode(read_small(path))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not 0 < rank.pid <= _PID_MAX:
+        raise ValueError(f"there is no pid {rank.pid}")
+    return rank
 
 
 def registered_ranks(run_dir: Path) -> Iterable[RankRegistered]:
     """The ranks that are registered on this host now."""
     with contextlib.suppress(OSError):
         for path in sorted((run_dir / "ranks").glob("*.json"))[:RANKS_MAX]:
-            with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-                yield _DECODER.decode(_bounded(path))
+            with contextlib.suppress(OSError, ValueError):
+                yield _registration(path)

@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from goodput_collector.application.small_file import read_small
 from goodput_collector.domain.nccl_files import dump_prefixes, log_of, parse_environ
 from goodput_common.contracts.job import RankRegistered
+
+_ENVIRON_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class RankFiles:
                     asked.logs.append(Path(root + target))
         environ: dict[str, str] = {}
         with contextlib.suppress(OSError):
-            environ = parse_environ((process / "environ").read_bytes())
+            environ = parse_environ(read_small(process / "environ", bytes_max=_ENVIRON_BYTES_MAX))
         if log := log_of(environ, host=self._host, pid=rank.pid):
             asked.logs.append(Path(root + log))
         if environ:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from goodput_collector.application.small_file import small_text
 from goodput_collector.domain.nic_log import pci_name
 from goodput_collector.domain.rdma_counters import NOT_COUNTERS, describe, is_reported
 from goodput_common.contracts import ids
@@ -99,7 +100,7 @@ def pci_of(device: Path) -> str:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return small_text(path)
     except OSError:
         return None
 

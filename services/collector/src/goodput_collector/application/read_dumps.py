@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from goodput_collector.application.small_file import read_small
 from goodput_common import flight_recorder
 from goodput_common.contracts.job import FlightRecorderDump
 
@@ -63,7 +64,7 @@ def _read(file: DumpFile, *, fabric: str, job: str, host: str) -> _Candidate:
     origin = str(file.path)
     if file.path.stat().st_size > flight_recorder.DUMP_BYTES_MAX:
         raise flight_recorder.UnreadableDump("too large for a flight recorder", origin=origin)
-    raw = flight_recorder.parse(file.path.read_bytes(), origin=origin)
+    raw = flight_recorder.parse(read_small(file.path, bytes_max=flight_recorder.DUMP_BYTES_MAX), origin=origin)
     named = flight_recorder.rank_from_name(file.path.name)
     own = flight_recorder.own_ranks(raw)
     if len(own) == 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.adapters.nvml_library import NvmlLibrary
+from goodput_collector.application.small_file import small_text
 from goodput_collector.settings import Settings
 from goodput_common.runtime.clock import Clock
 
@@ -40,6 +41,6 @@ class Given:
 def read_boot_id(proc_root: Path) -> str:
     """Names this boot of the host; `unknown` where the kernel does not tell."""
     try:
-        return (proc_root / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
+        return small_text(proc_root / "sys" / "kernel" / "random" / "boot_id") or "unknown"
     except OSError:
         return "unknown"
