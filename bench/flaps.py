@@ -63,7 +63,7 @@ async def _watch(flaps: int, seed: int) -> dict[str, object]:
 
     tasks = Tasks()
     reader = NetlinkReader(host="h0", clock=SystemClock(), ignore=re.compile("lo|far.*"))
-    schedule = Schedule([reader], publish, clock=SystemClock(), tasks=tasks)
+    schedule = Schedule([reader], publish)
     await schedule.start()
     while schedule.conditions()[0].status is not SourceStatus.OK:  # noqa: ASYNC110 - a bench may poll
         await asyncio.sleep(0.02)

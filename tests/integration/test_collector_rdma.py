@@ -247,7 +247,7 @@ async def test_an_event_wakes_the_source_at_once(fabric: Fabric) -> None:
         readings.append(reading)
         return True
 
-    schedule = Schedule([verbs], publish, clock=SystemClock(), tasks=tasks)
+    schedule = Schedule([verbs], publish)
     await schedule.start()
     async with asyncio.timeout(20):
         while schedule.conditions()[0].status is not SourceStatus.OK:  # noqa: ASYNC110 - a test may poll

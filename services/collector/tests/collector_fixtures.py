@@ -171,7 +171,7 @@ class Rig:
         spool = DiskSpool(folder / "spool", boot_id="b1")
         origin = Origin(fabric="f", host="h0", boot_id="b1")
         self.publisher = Publisher(origin, spool, self._connect, clock=clock, tasks=self.tasks)
-        self.schedule = Schedule(readers, self.publisher.publish, clock=clock, tasks=self.tasks, shorten=clock.shorten)
+        self.schedule = Schedule(readers, self.publisher.publish, shorten=clock.shorten)
 
     async def _connect(self) -> Bus:
         return self.bus

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from goodput_collector.adapters.spool import DiskSpool
+from goodput_collector.application.lane import HOLD_S, QUICK_READS
 from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.application.publish import SAMPLES_PER_BATCH, Heartbeat, Origin, Publisher
 from goodput_collector.application.schedule import Condition, Schedule
-from goodput_collector.application.source_thread import DELIVERIES_MAX
+from goodput_collector.application.turn import DELIVERIES_MAX
 from goodput_collector.application.worker import Hung, Worker
 from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.memory import FaultPlan, MemoryBus
@@ -95,6 +96,10 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         pytest.fail(f"never happened: {what}")
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 class Running:
     """A schedule under way, and what it has said."""
 
@@ -107,8 +112,6 @@ class Running:
             scripts,
             self._publish,
             settled=lambda: self.safe,
-            clock=self.clock,
-            tasks=self.tasks,
             shorten=self.clock.shorten,
         )
 
@@ -170,6 +173,79 @@ async def test_a_hung_source_is_unknown_and_the_others_go_on() -> None:
         release.set()
         await until(lambda: len(running.told) == 21, "the hung source after it came back")
         assert running.condition(Source.RDMA).status is SourceStatus.OK
+
+
+class Where(Script):
+    """Notes in which thread it is read."""
+
+    def __init__(self, source: Source, instance: str = "", *, slow_reads: int = 0) -> None:
+        super().__init__(source)
+        self.instance = instance
+        self.slow_reads = slow_reads
+        self.threads: list[int] = []
+
+    def read(self) -> Reading:
+        self.threads.append(threading.get_ident())
+        if self.slow_reads:
+            self.slow_reads -= 1
+            threading.Event().wait(2 * HOLD_S)
+        return Reading(samples=[state(f"{self.instance}{len(self.threads)}")])
+
+
+async def test_sources_that_answer_quickly_share_a_thread() -> None:
+    sources = [Where(Source.RDMA, "a"), Where(Source.RDMA, "b"), Where(Source.NETLINK)]
+    async with Running(*sources):
+        await until(lambda: all(len(each.threads) > 20 for each in sources), "twenty rounds")
+    assert len({thread for each in sources for thread in each.threads}) == 1
+
+
+async def test_a_source_that_was_slow_is_left_to_its_thread_and_shares_again_after_many_quick_reads() -> None:
+    slow, fine = Where(Source.RDMA, slow_reads=2), Where(Source.NETLINK)
+    async with Running(slow, fine):
+        await until(lambda: len(slow.threads) > 3, "it is quick again")
+        assert fine.threads[-1] != slow.threads[-1]
+        await until(lambda: fine.threads[-1] == slow.threads[-1], "one thread again")
+    assert len(slow.threads) >= QUICK_READS
+
+
+async def test_what_others_have_read_in_the_round_in_which_one_hangs_is_told_once() -> None:
+    release = threading.Event()
+    before = Script(Source.NETLINK, *[Reading(samples=[state(f"before {n}")]) for n in range(9)])
+    hung = Script(Source.RDMA, release)
+    after = Script(Source.HOST, *[Reading(samples=[state(f"after {n}")]) for n in range(9)])
+    running = Running(before, hung, after)
+    async with running:
+        await until(lambda: len(running.told) == 18, "both neighbours' readings")
+        release.set()
+    for name, source in (("before", Source.NETLINK), ("after", Source.HOST)):
+        told = [reading.samples[0].value for each, reading in running.told if each is source]  # type: ignore[union-attr]
+        assert told == [f"{name} {n}" for n in range(9)]
+
+
+async def test_however_many_sources_hang_the_last_one_goes_on() -> None:
+    release = threading.Event()
+    hung = [Script(Source.RDMA, release) for _ in range(4)]
+    fine = Script(Source.NETLINK, *[Reading(samples=[state(str(n))]) for n in range(9)])
+    for each in hung:
+        each.deadline_s = 0.01
+    running = Running(*hung, fine)
+    async with running:
+        await until(lambda: len(running.told) == 9, "its readings")
+        reasons = [each.reason for each in running.schedule.conditions()]
+        assert [("no answer within" in reason) for reason in reasons] == [True] * 4 + [False]
+        release.set()
+
+
+async def test_a_hung_source_keeps_no_schedule_from_closing_and_leaves_no_descriptor_behind() -> None:
+    before, release = descriptors(), threading.Event()
+    hung, fine = Script(Source.RDMA, release), Script(Source.NETLINK, *[Reading(samples=[state(str(n))]) for n in range(9)])
+    running = Running(hung, fine)
+    async with running:
+        await until(lambda: len(running.told) == 9, "the neighbour's readings")
+    assert hung.closed == 0
+    release.set()
+    await until(lambda: hung.closed == 1, "the hung source is closed once it has come back")
+    await until(lambda: descriptors() <= before, "all descriptors are given back")
 
 
 class Device(Script):

@@ -63,7 +63,7 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     bookmarks.restore(spool.marks)  # of what was spooled before a kill that the bookmarks have not heard of
     given = Given(settings=settings, boot_id=boot_id, clock=clock, bookmarks=bookmarks)
     readers = all_readers(given)
-    schedule = Schedule(readers, publisher.publish, settled=lambda: publisher.settled, clock=clock, tasks=tasks)
+    schedule = Schedule(readers, publisher.publish, settled=lambda: publisher.settled)
     heartbeat = Heartbeat(publisher, schedule.conditions, interval_s=settings.heartbeat_s, clock=clock, tasks=tasks)
 
     async def reachable() -> bool:

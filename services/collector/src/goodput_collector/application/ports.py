@@ -47,9 +47,9 @@ class Reading:
 
 
 class SourceReader(Protocol):
-    """One source. All calls come from one thread that belongs to this source alone, so a call may block; one that blocks
-    for longer than `deadline_s` makes the source unknown until it returns. Several readers may serve one source; then each
-    has its own `instance`."""
+    """One source. Calls come one after the other, not always from the same thread. A call may block: it is then left alone
+    with its thread (`lane`), and after `deadline_s` the source is unknown until it returns. Several readers may serve one
+    source; then each has its own `instance`."""
 
     source: Source
     instance: str  # "" where there is one

@@ -1,9 +1,9 @@
 """Every source on its own clock, and none in another's way.
 
-A source is opened, read when its interval is over or its descriptor wakes, and closed when it fails (`source_thread`). A
-failure makes *that* source unknown, with the reason, until it answers again: it is tried again after 1, 2, 4 ... at most
-60 s. What this host does not have is absent, not unknown, and looked for once a minute. State goes to the heartbeat; a
-change of it is logged once.
+Each source is opened, read when its interval is over or its descriptor wakes, and closed when it fails (`turn`). All of them
+share a thread while they answer quickly, and one that does not is left to a thread of its own (`lane`). State goes to the
+heartbeat; a change of it is logged once. The event loop hears of a source only when there is something to say: readings with
+content, all of one round together, or a state that has changed.
 """
 
 from __future__ import annotations
@@ -11,23 +11,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from goodput_collector.application.lane import Lane, Told
 from goodput_collector.application.ports import Reading, SourceReader
-from goodput_collector.application.source_thread import SourceThread
+from goodput_collector.application.turn import Turn
 from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Source, SourceStatus
-from goodput_common.runtime.clock import Clock
 from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.logs import StateLog, get_logger
-from goodput_common.runtime.tasks import Tasks, stop_task
 
-WATCH_EVERY_S = 1.0
-APART_S = 0.004
-GATHER_S = 0.03
 END_WITHIN_S = 1.0  # together; a source that hangs is left behind
 
 _log = get_logger(__name__)
@@ -66,107 +61,114 @@ class Schedule(Part):
         publish: Callable[[Source, Reading], bool],
         *,
         settled: Callable[[], bool] = lambda: True,
-        clock: Clock,
-        tasks: Tasks,
         shorten: Callable[[float], float] = lambda seconds: seconds,
     ) -> None:
         self._readers = readers
         self._publish = publish
         self._settled = settled
-        self._clock = clock
-        self._tasks = tasks
         self._shorten = shorten
         self._conditions = [Condition(reader.source, instance=reader.instance) for reader in readers]
-        self._threads: list[SourceThread] = []
-        self._watching: asyncio.Task[None] | None = None
-        self._gathered: deque[Callable[[], None]] = deque()
-        self._gathering = False
+        self._condition_of: dict[Turn, Condition] = {}
+        self._lanes: list[Lane] = []
+        self._shared: Lane | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._states = StateLog(_log)
 
     def conditions(self) -> tuple[Condition, ...]:
         return tuple(self._conditions)
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number, (reader, condition) in enumerate(zip(self._readers, self._conditions, strict=True)):
-            thread = SourceThread(
-                reader,
-                name=f"source {condition.name}",
-                say=partial(self._heard, loop, condition),
-                take=partial(self._taken, loop, reader, condition),
-                shorten=self._shorten,
-                offset_s=number * APART_S,
-            )
-            self._threads.append(thread)
-            thread.start()
-        self._watching = self._tasks.spawn("sources watched", self._watch())
+        self._loop = loop = asyncio.get_running_loop()
+        for reader, condition in zip(self._readers, self._conditions, strict=True):
+            say = partial(self._heard, loop, condition)
+            self._condition_of[Turn(reader, name=condition.name, say=say, shorten=self._shorten)] = condition
+        self._share(tuple(self._condition_of), ())
 
     async def stop_pulling(self) -> None:
-        await stop_task(self._watching)
-        for thread in self._threads:
-            thread.stop()
+        for lane in self._lanes:
+            lane.stop()
 
     async def close(self) -> None:
         await self.stop_pulling()
         until_s = time.monotonic() + END_WITHIN_S
-        while not all(thread.ended for thread in self._threads) and time.monotonic() < until_s:  # noqa: ASYNC110
+        while not all(lane.ended for lane in self._lanes) and time.monotonic() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # they may still be handing readings over
+        for lane in self._lanes:
+            self._forget(lane)
+        self._lanes = []
 
-    async def _watch(self) -> None:
-        while True:
-            await self._clock.sleep(WATCH_EVERY_S)
-            for thread, reader, condition in zip(self._threads, self._readers, self._conditions, strict=True):
-                if thread.overdue():
-                    self._say(condition, SourceStatus.UNKNOWN, f"no answer within {reader.deadline_s:g} s")
-
-    # -- in a source's thread ---------------------------------------------------------------------------------------
+    # -- in a lane's thread -----------------------------------------------------------------------------------------
 
     def _heard(self, loop: asyncio.AbstractEventLoop, condition: Condition, status: SourceStatus, reason: str) -> None:
         if (condition.status, condition.reason) != (status, reason):
             _soon(loop, partial(self._say, condition, status, reason))
 
-    def _taken(self, loop: asyncio.AbstractEventLoop, reader: SourceReader, condition: Condition, reading: Reading) -> None:
-        """Hand a reading to the loop, and wait until it is in the spool: only then may a bookmark move and the next read
-        begin. Raises what publishing raised."""
-        if reading.covered is not None:
-            condition.looked_at = tuple(reading.covered)
-        if not (reading.samples or reading.dumps or reading.snapshots):
-            if self._settled():
-                _kept(reading, condition.name)
-            return
+    def _take(self, loop: asyncio.AbstractEventLoop, batch: Sequence[Told]) -> list[Exception | None]:
+        """Hand readings to the loop, and wait until they are in the spool: only then may a bookmark move and the next read
+        begin. What publishing raised, for each."""
+        errors: list[Exception | None] = [None] * len(batch)
+        full = []
+        for number, (turn, reading) in enumerate(batch):
+            if reading.covered is not None:
+                self._condition_of[turn].looked_at = tuple(reading.covered)
+            if reading.samples or reading.dumps or reading.snapshots:
+                full.append(number)
+            elif self._settled():
+                _kept(reading, turn.name)
+        if not full:
+            return errors
         done = threading.Event()
-        failed: list[Exception] = []
 
         def publish() -> None:
-            try:
-                if self._publish(reader.source, reading):
-                    _kept(reading, condition.name)
-            except Exception as error:  # noqa: BLE001 - the source's thread raises it
-                failed.append(error)
-            finally:
-                done.set()
+            for number in full:
+                turn, reading = batch[number]
+                try:
+                    if self._publish(turn.reader.source, reading):
+                        _kept(reading, turn.name)
+                except Exception as error:  # noqa: BLE001 - its source hears of it
+                    errors[number] = error
+            done.set()
 
-        if self._gather(loop, publish):
+        if _soon(loop, publish):
             while not done.wait(5.0):
                 if loop.is_closed():
-                    return
-        if failed:
-            raise failed[0]
-
-    def _gather(self, loop: asyncio.AbstractEventLoop, publish: Callable[[], None]) -> bool:
-        """Sources read at about the same time: the loop wakes once for all their readings."""
-        self._gathered.append(publish)
-        if self._gathering:
-            return True
-        self._gathering = True
-        return _soon(loop, lambda: loop.call_later(GATHER_S, self._publish_gathered))
-
-    def _publish_gathered(self) -> None:
-        self._gathering = False  # first: what is added from now on is gathered anew
-        while self._gathered:
-            self._gathered.popleft()()
+                    break
+        return errors
 
     # -- in the loop ------------------------------------------------------------------------------------------------
+
+    def _share(self, turns: Sequence[Turn], told: Sequence[Told]) -> None:
+        """A new lane for all sources but those that have one for themselves."""
+        assert self._loop is not None
+        loop = self._loop
+        lane = Lane(
+            "sources",
+            turns,
+            take=partial(self._take, loop),
+            quick=lambda lane: _soon(loop, partial(self._back, lane)),
+            told=told,
+        )
+        loop.add_reader(lane.alarm.fd, self._rang, lane)
+        self._lanes.append(lane)
+        self._shared = lane
+        lane.start()
+
+    def _rang(self, lane: Lane) -> None:
+        lane.alarm.heard()
+        if (kept_waiting := lane.watched()) is not None:
+            self._share(*kept_waiting)
+
+    def _back(self, lane: Lane) -> None:
+        """Its source has been quick for long."""
+        if self._shared is not None and (turn := lane.retire()) is not None:
+            self._shared.adopt(turn)
+            self._lanes.remove(lane)
+            self._forget(lane)
+
+    def _forget(self, lane: Lane) -> None:
+        if self._loop is not None and lane.alarm.fd >= 0:
+            self._loop.remove_reader(lane.alarm.fd)
+        lane.alarm.close()
 
     def _say(self, condition: Condition, status: SourceStatus, reason: str) -> None:
         condition.status, condition.reason = status, reason
