@@ -8,6 +8,7 @@ is named, what is damaged becomes a warning that names the file, and neither sto
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -150,7 +151,7 @@ def _look(path: Path, read: Read) -> LogFile | None:
             recognised = recognise(head)
             if recognised.kind is Kind.FLIGHT_RECORDER:
                 recognised = Recognised(Kind.UNKNOWN, "a compressed flight recorder: unpack it first")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         read.warnings.append(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")
         read.unrecognised.append((str(path), "cannot be read"))
         return None

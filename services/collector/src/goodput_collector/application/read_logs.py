@@ -7,6 +7,7 @@ and only those are decoded, dated and parsed. Where lines are dated relative to 
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
@@ -69,7 +70,7 @@ class LogReader:
                     stream.seek(self._file.size - limits.log_bytes)
                     warnings.append(f"{self._file.path}: only its last {limits.log_bytes} bytes are read")
                 yield from self._stream(stream, limits.log_bytes)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             warnings.append(f"{self._file.path}: stops in the middle: {getattr(error, 'strerror', None) or error}")
 
     def _open(self) -> BinaryIO:

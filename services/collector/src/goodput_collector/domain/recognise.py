@@ -21,6 +21,13 @@ _JOB_LOG = re.compile(
 )
 _KERNEL = re.compile(rb"NVRM: |^\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \w{3} +\d+ \d\d:\d\d:\d\d \d{4}\] ", re.MULTILINE)
 _GZIP = b"\x1f\x8b"
+_PACKED = {
+    b"\xfd7zXZ\0": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PK\x03\x04": "zip",
+}
 
 
 class Kind(enum.StrEnum):
@@ -45,6 +52,9 @@ def recognise(head: bytes) -> Recognised:
         return Recognised(Kind.UNKNOWN, "empty")
     if head[:2] == _GZIP:
         return Recognised(Kind.GZIP)
+    for begin, name in _PACKED.items():
+        if head.startswith(begin):
+            return Recognised(Kind.UNKNOWN, f"packed with {name}: unpack it first")
     if flight_recorder.looks_like_dump(head):
         return Recognised(Kind.FLIGHT_RECORDER)
     if _is_binary(head):
