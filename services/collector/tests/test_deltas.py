@@ -224,6 +224,30 @@ def test_increases_add_up_to_what_was_counted_through_wraps_ceilings_and_reloads
             assert told[name] == hardware.true[name], (name, doubts[name])
 
 
+VALUES = st.sampled_from([0, 1, 7, 200, 255, 256, 2**31, 2**32 - 1, 2**32, 2**32 + 5, 2**63, 2**64 - 1])
+READS = st.tuples(
+    st.dictionaries(st.sampled_from(sorted(WIDTHS)), VALUES, min_size=3), st.sampled_from([0.1, 1.0]), st.integers(0, 1)
+)
+
+
+@given(st.lists(READS, max_size=12))
+def test_who_says_what_moved_gets_the_deltas_of_who_does_not(reads: list[tuple[dict[str, int], float, int]]) -> None:
+    """Also where a reading in between was left out, lacked a counter, or was the first of another boot."""
+    compared, told = Deltas("nic:h0/mlx5_0/1", WIDTHS), Deltas("nic:h0/mlx5_0/1", WIDTHS)
+    since: dict[str, int] | None = None
+    second = 0.0
+    for values, later_s, boot in reads:
+        second += later_s
+        reading = Reading(values=values, at=AT, monotonic_s=second, incarnation=str(boot), lifespan_s=0.5)
+        hinted = reading
+        if since is not None and since.keys() == values.keys():
+            moved = [name for name in sorted(values) if values[name] != since[name]]
+            hinted = reading._replace(since=since, moved=moved)
+        assert told.update(hinted) == compared.update(reading)
+        assert told.saturated() == compared.saturated()
+        since = values
+
+
 def test_names_of_other_vendors_mean_the_same() -> None:
     assert describe("to_retransmits").name == "local_ack_timeout_err"
     assert describe("link_downed").width is Width.SATURATES_8

@@ -268,8 +268,10 @@ def test_devices_that_come_and_go_are_followed(tmp_path: Path) -> None:
     rdma = reader(tmp_path, clock)
     assert rdma.read().covered == ["nic:h0/mlx5_0/1"]
     rdma_device(tmp_path, "mlx5_1", {}, {})
+    clock.seconds += 5
     assert rdma.read().covered == ["nic:h0/mlx5_0/1", "nic:h0/mlx5_1/1"]
     (tmp_path / "class" / "infiniband" / "mlx5_0").rename(tmp_path / "gone")
+    clock.seconds += 5
     assert rdma.read().covered == ["nic:h0/mlx5_1/1"]
 
 

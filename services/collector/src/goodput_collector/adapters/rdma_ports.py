@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import operator
 import os
 import resource
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ DEVICE_FOLDER = "device"
 HW_FOLDER = "hw_counters"
 STATE_FILES = ("state", "phys_state", "rate", "lid")
 _COUNTER_BYTES, _TEXT_BYTES = 32, 256
-_COUNTER_SIZES, _STARTS = itertools.repeat(_COUNTER_BYTES), itertools.repeat(0)
+_COUNTER_SIZES, _TEXT_SIZES, _STARTS = itertools.repeat(_COUNTER_BYTES), itertools.repeat(_TEXT_BYTES), itertools.repeat(0)
 _SHARE = 2  # of the files that this process may have open, a half at most
 _GONE = (errno.ENODEV, errno.ENXIO)
 
@@ -36,27 +37,38 @@ class _Kept(NamedTuple):
     fd: int  # -1: opened for each reading
 
 
+class Counted(NamedTuple):
+    """Counter -> value, under mlx5's names. `moved` are those whose values are others than in `since`, in order; with None
+    nobody has compared."""
+
+    values: dict[str, int]
+    since: dict[str, int] | None = None
+    moved: Sequence[str] = ()
+
+
 class _Folder:
     """A folder of counters, all files open. What reads as it did before is not looked at: a still folder gives the very
     mapping that it gave before, which is therefore never changed."""
 
     def __init__(self, kept: list[_Kept]) -> None:
-        self._names = [name for name, _, _ in kept]
-        self._fds = [fd for _, _, fd in kept]
+        self._names = [each.name for each in kept]
+        self._fds = [each.fd for each in kept]
         self._raw = [b""] * len(kept)
-        self._values: dict[str, int] = {}
+        self._counted = Counted({})
 
-    def read(self) -> dict[str, int]:
+    def read(self) -> Counted:
         """Raises OSError, ValueError."""
+        before, since = self._raw, self._counted.values
         raw = list(map(os.pread, self._fds, _COUNTER_SIZES, _STARTS))
-        if raw == self._raw:
-            return self._values
-        values = self._values.copy()
-        for name, now, before in zip(self._names, raw, self._raw, strict=True):
-            if now != before:
-                values[name] = _number(now)
-        self._raw, self._values = raw, values
-        return values
+        if raw == before:
+            return Counted(since, since)
+        values = since.copy()
+        moved = []
+        for name, now in itertools.compress(zip(self._names, raw, strict=True), map(operator.ne, raw, before)):
+            values[name] = _number(now)
+            moved.append(name)
+        self._raw, self._counted = raw, Counted(values, since if since else None, moved)
+        return self._counted
 
 
 class Stale(Exception):
@@ -94,13 +106,14 @@ class PortFiles:
         self._path = str(port.path)
         self._state: list[_Kept] = []
         self._state_raw: list[bytes] | None = None
-        self._state_found: dict[str, str] = {}
+        self._state_found: dict[str, str] | None = None
         self._counters: dict[str, list[_Kept]] = {}
         self._fast: dict[str, _Folder] = {}  # the same where every file is open
         self.widths: dict[str, Width] = {}
         self.lifespan_s = 0.0
         for name in STATE_FILES:
             self._keep(self._state, name, f"{self._path}/{name}")
+        self._state_fds = [each.fd for each in self._state]
         for folder in FOLDERS:
             if folder == HW_FOLDER and self._all_of(folder, told_elsewhere):
                 continue
@@ -114,23 +127,20 @@ class PortFiles:
         return tuple(self._counters)
 
     def state(self) -> dict[str, str] | None:
-        """state, phys_state, rate and lid as the files have them; None when not even the state is. Raises Stale."""
-        raw = []
-        for _, path, fd in self._state:
-            try:
-                raw.append(os.pread(fd, _TEXT_BYTES, 0) if fd >= 0 else _once(path, _TEXT_BYTES))
-            except OSError as error:
-                if error.errno in _GONE:
-                    raise Stale from None
-                raw.append(b"")
+        """state, phys_state, rate and lid as the files have them; None when not even the state is. The very mapping of the
+        last time where nothing has changed. Raises Stale."""
+        try:
+            raw = list(map(os.pread, self._state_fds, _TEXT_SIZES, _STARTS))
+        except OSError:
+            raw = [self._text(kept) for kept in self._state]
         if raw != self._state_raw:
             texts = (each.decode("utf-8", "replace").strip() for each in raw)
-            self._state_raw = raw
-            self._state_found = {kept.name: text for kept, text in zip(self._state, texts, strict=True) if text}
-        return self._state_found if "state" in self._state_found else None
+            found = {kept.name: text for kept, text in zip(self._state, texts, strict=True) if text}
+            self._state_raw, self._state_found = raw, found if "state" in found else None
+        return self._state_found
 
-    def counters(self, folder: str) -> dict[str, int]:
-        """Counter -> value, under mlx5's names; what cannot be read, or is no number, is left out. Raises Stale."""
+    def counters(self, folder: str) -> Counted:
+        """What cannot be read, or is no number, is left out. Raises Stale."""
         if (fast := self._fast.get(folder)) is not None:
             try:
                 return fast.read()
@@ -146,7 +156,7 @@ class PortFiles:
             except OSError as error:
                 if error.errno in _GONE:
                     raise Stale from None
-        return values
+        return Counted(values)
 
     def addresses(self) -> tuple[dict[tuple[str, int], str], set[tuple[str, int]]]:
         """((what, index) -> address, for those that there are; those of which it cannot be told)."""
@@ -178,7 +188,15 @@ class PortFiles:
         for kept in (self._state, *self._counters.values()):
             for _, _, fd in kept:
                 self._descriptors.close(fd)
-        self._state, self._counters, self._fast = [], {}, {}
+        self._state, self._state_fds, self._counters, self._fast = [], [], {}, {}
+
+    def _text(self, kept: _Kept) -> bytes:
+        try:
+            return os.pread(kept.fd, _TEXT_BYTES, 0) if kept.fd >= 0 else _once(kept.path, _TEXT_BYTES)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise Stale from None
+            return b""
 
     def _all_of(self, folder: str, told: Collection[str]) -> bool:
         names = {describe(name).name for name in _listed(f"{self._path}/{folder}") if is_reported(name)}
@@ -195,9 +213,10 @@ class PortFiles:
                 counter = describe(name)
                 self.widths[counter.name] = counter.width
                 self._keep(kept, counter.name, f"{path}/{name}")
+        kept.sort()  # by the names that are told
         if kept:
             self._counters[folder] = kept
-        if kept and all(fd >= 0 for _, _, fd in kept):
+        if kept and all(each.fd >= 0 for each in kept) and len({each.name for each in kept}) == len(kept):
             self._fast[folder] = _Folder(kept)
 
 

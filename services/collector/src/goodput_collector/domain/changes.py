@@ -17,9 +17,13 @@ class Changes:
         self._told: dict[tuple[str, str], tuple[str, tuple[tuple[str, str], ...]]] = {}
         self._full_at_s: float | None = None
 
+    def due(self, monotonic_s: float) -> bool:
+        """Whether all states are to be told now, changed or not."""
+        return self._full_at_s is None or monotonic_s - self._full_at_s >= self._full_every_s
+
     def of(self, states: Iterable[State], monotonic_s: float) -> list[State]:
         """Those of `states` (all that there are) that are to be told now."""
-        full = self._full_at_s is None or monotonic_s - self._full_at_s >= self._full_every_s
+        full = self.due(monotonic_s)
         if full:
             self._full_at_s = monotonic_s
         told, now = [], {}

@@ -23,9 +23,9 @@ Intervals are of the monotonic clock, so a step of the wall clock changes no rat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from goodput_collector.domain.rdma_counters import Width
 from goodput_common.contracts.ids import ComponentId
@@ -35,16 +35,18 @@ _WRAP_PLAUSIBLE_SHARE = 0.5
 _UNMOVED_WITNESS = 16  # hardly counted again to the same number within one interval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """All counters of one port at one moment; `values` is not changed afterwards. `incarnation` names boot and driver load:
-    another one means "perhaps from zero"."""
+    another one means "perhaps from zero". Who knows what has moved spares the comparison: `moved` are the names, in order,
+    whose values are others than in `since`, which has the same names."""
 
     values: Mapping[str, int]
     at: datetime
     monotonic_s: float
     incarnation: str
     lifespan_s: float = 0.0
+    since: Mapping[str, int] | None = None
+    moved: Sequence[str] = ()
 
 
 class Deltas:
@@ -56,11 +58,12 @@ class Deltas:
     def __init__(self, component: ComponentId, widths: Mapping[str, Width]) -> None:
         self._component = component
         self._widths = dict(widths)
+        self._ends = {name: width.ceiling for name, width in widths.items()}
         self._values: Mapping[str, int] = {}  # of the last reading
         self._read_at_s: float | None = None
         self._missing: dict[str, tuple[int, float]] = {}  # what the last reading lacked: value and when it was read
         self._incarnation: str | None = None
-        self._at_ceiling: set[str] = set()
+        self._at_ceiling: frozenset[str] = frozenset()
 
     def update(self, reading: Reading) -> tuple[Counter, ...]:
         """The counters that have moved since the last reading. Nothing for a first reading, nor for a cached one."""
@@ -69,9 +72,32 @@ class Deltas:
         values, before = reading.values, self._values
         reborn = self._incarnation is not None and self._incarnation != reading.incarnation
         if values is before and not reborn:  # whoever reads knows that nothing has changed
-            self._read_at_s, self._incarnation = reading.monotonic_s, reading.incarnation
-            return ()
-        changed = dict(values if reborn else values.items() - before.items())
+            moved = []
+        elif reading.since is before and not reborn:
+            risen = self._risen(reading)
+            moved = risen if risen is not None else self._moved({name: values[name] for name in reading.moved}, reading)
+        else:
+            moved = self._moved(dict(values if reborn else values.items() - before.items()), reading, reborn=reborn)
+        self._values, self._read_at_s, self._incarnation = values, reading.monotonic_s, reading.incarnation
+        return tuple(moved)
+
+    def _risen(self, reading: Reading) -> list[Counter] | None:
+        """The usual: what moved went up and is not at its end. None: one is, or fell; there is more to think about."""
+        values, before, ends = reading.values, self._values, self._ends
+        component, at = self._component, reading.at
+        interval_s = round(reading.monotonic_s - (self._read_at_s or 0.0), 3)
+        risen = []
+        for name in reading.moved:
+            value, delta = values[name], values[name] - before[name]
+            if delta < 0 or value >= ends.get(name, Width.WRAPS_64.ceiling):
+                return None
+            risen.append(
+                Counter(component=component, name=name, observed_at=at, delta=delta, interval_s=interval_s, value=value)
+            )
+        return risen
+
+    def _moved(self, changed: Mapping[str, int], reading: Reading, *, reborn: bool = False) -> list[Counter]:
+        values, before = reading.values, self._values
         since: dict[str, tuple[int, float]] = {}
         for name in changed:
             if name in before:
@@ -98,22 +124,26 @@ class Deltas:
         if before.keys() != values.keys():
             for name in before.keys() - values.keys():
                 self._missing[name] = (before[name], self._read_at_s or 0.0)
-        self._values, self._read_at_s, self._incarnation = values, reading.monotonic_s, reading.incarnation
-        return tuple(moved)
+        return moved
 
     def saturated(self) -> frozenset[str]:
-        """The counters that stand at their ceiling now: they will not tell of anything more."""
-        return frozenset(self._at_ceiling)
+        """The counters that stand at their ceiling now: they will not tell of anything more. The very same set as long as it
+        does not change."""
+        return self._at_ceiling
 
     def _note_ends(self, changed: Mapping[str, int]) -> None:
+        standing = set()
         for name, value in changed.items():
             width = self._width(name)
             if value > width.ceiling:
                 self._widths[name] = Width.WRAPS_64
+                self._ends[name] = Width.WRAPS_64.ceiling
             if width.saturates and value == width.ceiling:
-                self._at_ceiling.add(name)
-            else:
-                self._at_ceiling.discard(name)
+                standing.add(name)
+        if standing or self._at_ceiling:
+            now = self._at_ceiling.difference(changed) | standing
+            if now != self._at_ceiling:
+                self._at_ceiling = now
 
     def _width(self, name: str) -> Width:
         return self._widths.get(name, Width.WRAPS_64)
