@@ -45,7 +45,8 @@ class GroupProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rank's report, every second or so, sent whether or not steps move: a report that shows no new step is a stall seen
-    from inside; no report at all is silence. `phases_ms` are means over the steps since the last report.
+    from inside; no report at all is silence. `phases_ms` are means over the steps since the last report: the phases that the
+    trainer marks, own work only where that can be told. Who is late has the longest own time and waits least.
     """
 
     fabric: str
@@ -61,6 +62,7 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     step_ms_mean: float = 0.0
     step_ms_max: float = 0.0
     phases_ms: dict[str, float] = {}
+    waiting_ms: float = -1.0  # mean a step that this rank waited for others, inside collectives; -1: cannot tell
     phase: str = ""  # where the rank is now
     phase_for_ms: float = 0.0
     in_collective: str = ""  # collective that the main thread is inside now, where the agent can tell
