@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from _report import Report
 
@@ -40,6 +41,7 @@ def main() -> int:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--flaps", type=int, default=200)
     given.add_argument("--seed", type=int, default=1)
+    given.add_argument("--results", type=Path, help="the folder for the result; bench/results if not given")
     args = given.parse_args()
     if not os.environ.get(_INSIDE):
         command = ["unshare", "-Urnm", sys.executable, *sys.argv]
@@ -50,7 +52,7 @@ def main() -> int:
         "link set far0 up",
     ):
         subprocess.run(["ip", *words.split()], check=True)
-    report = Report("flaps")
+    report = Report("flaps", results=args.results)
     for name, figures in asyncio.run(_watch(args.flaps, args.seed)).items():
         report.add(name, **figures)
     report.write()
