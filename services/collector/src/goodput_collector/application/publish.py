@@ -11,11 +11,15 @@ The message id is made of source, boot and number, so a batch that is sent twice
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
+from goodput_collector.application.encodable import NOT_ENCODABLE, encodable_part
 from goodput_collector.application.ports import Outgoing, Reading, Spool
 from goodput_collector.application.schedule import Condition
 from goodput_collector.domain.thinning import Thinning, thinned_to
@@ -41,6 +45,7 @@ DUMP_BYTES_MAX = 700_000
 SEND_AT_ONCE = 64
 RELEASE_EVERY_S = 5.0  # at least: a look at what is held back and due, should its source have fallen silent
 COVERED_MAX = 300  # components a source names in a heartbeat
+UNFINISHED_MAX = 32  # readings of which a part has been spooled
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 
@@ -90,6 +95,7 @@ class Publisher(Part):
         self._measures_every_s = measures_every_s
         self._thinning: Thinning[Source] = Thinning()
         self.thinned_to_s = 0.0
+        self._unfinished: dict[int, tuple[Reading, deque[Callable[[], None]] | None]] = {}
         self.settled = True
         """Is everything that was published on the disk or sent? May be asked from any thread."""
         self.published = 0
@@ -114,20 +120,35 @@ class Publisher(Part):
 
     def publish(self, source: Source, reading: Reading) -> bool:
         """Number, spool and send. Returns at once: whether all of it is safe. While the spool fills up, low-value samples
-        are held back."""
+        are held back. A reading that is offered again goes on with what of it has not been spooled."""
+        steps = self._unfinished.pop(id(reading), (reading, None))[1] or self._steps(source, reading)
+        try:
+            while steps:
+                steps[0]()
+                steps.popleft()
+        except Exception:
+            self._unfinished[id(reading)] = (reading, steps)  # which is kept, so that no other one gets its id
+            if len(self._unfinished) > UNFINISHED_MAX:
+                self._unfinished.pop(next(iter(self._unfinished)))
+            raise
+        return self.settled
+
+    def _steps(self, source: Source, reading: Reading) -> deque[Callable[[], None]]:
+        """One for each message."""
+        steps: deque[Callable[[], None]] = deque()
         told = self._thinning.take(source, reading.samples, every_s=self._every_s(), now_s=self._clock.monotonic_s())
         chunks = list(_chunks(told))
         left = len(chunks) + len(reading.dumps)  # messages: the marks go with the last one
         for samples in chunks:
             left -= 1
-            self._publish_batch(source, samples, marks={} if left else reading.marks)
+            steps.append(partial(self._publish_batch, source, samples, marks={} if left else reading.marks))
         for dump in reading.dumps:
             left -= 1
-            self._publish_dump(source, _fitting(dump), marks={} if left else reading.marks)
+            steps.append(partial(self._publish_dump, source, dump, marks={} if left else reading.marks))
         for snapshot in reading.snapshots:
             subject = subjects.topology(snapshot.fabric, snapshot.source)
-            self._publish_beside(f"{source}_snapshot", subject, snapshot)
-        return self.settled
+            steps.append(partial(self._publish_beside, f"{source}_snapshot", subject, snapshot))
+        return steps
 
     def _publish_batch(self, source: Source, samples: Sequence[Sample], *, marks: Mapping[str, int | str]) -> None:
         seq = self._next(source)
@@ -204,7 +225,7 @@ class Publisher(Part):
 
     def _publish_dump(self, source: Source, dump: FlightRecorderDump, *, marks: Mapping[str, int | str]) -> None:
         subject = subjects.job(dump.fabric, dump.job, "flight_recorder")
-        self._publish_beside(f"{source}_dump", subject, dump, marks=marks)
+        self._publish_beside(f"{source}_dump", subject, _fitting(dump), marks=marks)
 
     def _publish_beside(
         self, series: str, subject: str, data: msgspec.Struct, *, marks: Mapping[str, int | str] | None = None
@@ -238,7 +259,16 @@ class Publisher(Part):
             data=data,
             marks=marks or {},
         )
-        self.settled = self._spool.append(message, source=source, seq=seq)  # in order: a later one is as safe as all before
+        try:
+            self.settled = self._spool.append(message, source=source, seq=seq)  # a later one is as safe as all before
+        except NOT_ENCODABLE as error:
+            part, left_out = encodable_part(data)
+            self.refused += 1
+            what = f"{type(error).__name__}: {error}"
+            self._states.report(subject, what, "what cannot be encoded is left out", level="error", count=left_out)
+            if part is None:
+                return
+            self.settled = self._spool.append(msgspec.structs.replace(message, data=part), source=source, seq=seq)
         self._more.set()
 
     async def _send_for_ever(self) -> None:
@@ -333,7 +363,8 @@ def _chunks(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
 
 def _fitting(dump: FlightRecorderDump) -> FlightRecorderDump:
     """The same dump with as many of the newest collectives as a message may carry."""
-    while len(dump.collectives) > 8 and len(msgspec.json.encode(dump)) > DUMP_BYTES_MAX:
-        kept = dump.collectives[len(dump.collectives) // 2 :]
-        dump = msgspec.structs.replace(dump, collectives=kept, truncated=True)
+    with contextlib.suppress(*NOT_ENCODABLE):  # the spool sees to that
+        while len(dump.collectives) > 8 and len(msgspec.json.encode(dump)) > DUMP_BYTES_MAX:
+            kept = dump.collectives[len(dump.collectives) // 2 :]
+            dump = msgspec.structs.replace(dump, collectives=kept, truncated=True)
     return dump
