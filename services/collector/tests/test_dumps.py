@@ -147,3 +147,13 @@ def test_a_dump_that_never_reached_the_spool_is_told_again(tmp_path: Path, clock
     reader.close()
     reader.open()
     assert reader.read().dumps == []
+
+
+def test_a_file_whose_name_is_no_text_is_read_like_the_others(tmp_path: Path, clock: TurnedClock) -> None:
+    folder = os.fsencode(tmp_path / "run" / "dumps") + b"/j\xff"
+    os.makedirs(folder)  # noqa: PTH103 - of bytes
+    for name in (b"/rank_0", b"/rank_1\xfe"):
+        write(Path(os.fsdecode(folder + name)), pickle.dumps(recorder()), clock)
+    reading = make(tmp_path, clock).read()
+    assert len(reading.dumps) + len(reading.samples) == 2
+    assert 0 in [dump.rank for dump in reading.dumps]

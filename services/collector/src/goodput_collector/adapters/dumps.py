@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -162,7 +163,7 @@ class DumpReader:
             if version.size > flight_recorder.DUMP_BYTES_MAX:
                 raise flight_recorder.UnreadableDump(f"{version.size} bytes are too many", origin=str(path))
             data = read_small(path, bytes_max=flight_recorder.DUMP_BYTES_MAX)
-            digest = hashlib.blake2b(data, digest_size=16, key=str(path).encode()[-64:]).digest()
+            digest = hashlib.blake2b(data, digest_size=16, key=os.fsencode(path)[-64:]).digest()
             if digest in self._contents:
                 return None
             self._contents[digest] = None
