@@ -20,6 +20,14 @@ from goodput_common.contracts.verdict import FaultClass
 LINE_BYTES_MAX = 1 << 20
 
 
+class Symptom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that a fault brings about at another component. Whoever blames that component is wrong; `what` is the name of
+    the event, counter or state that shows there."""
+
+    component: ComponentId
+    what: str
+
+
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One injected fault and the right answer to it.
 
@@ -39,6 +47,10 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     job: str | None = None
     cleared_at: datetime | None = None
     note: str = ""
+    flavour: str = ""
+    severity: float = 1.0  # 1 blatant, 0 marginal
+    cascade: str = ""  # the kind of cascade of which this is the root
+    explains: tuple[Symptom, ...] = ()
     background: bool = False  # broken too, but not under the job in question: naming it is right, not naming it is no miss
 
 

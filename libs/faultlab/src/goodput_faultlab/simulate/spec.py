@@ -21,11 +21,15 @@ class FaultSpec:
 
     `at_s` is counted from the start of the run. `rank` or `host` and `rail` pin the victim, None draws it.
     `clears_after_s` takes the fault away again by itself (a link that comes back); None leaves it until something cures
-    it.
+    it. `severity` goes from 1 (blatant: much evidence, soon, a large effect) to 0 (marginal: little of it, late, an effect
+    just above the usual spread). `cascade` names the kind of `cascades.CASCADES` that this fault sets going; class and flavour
+    are then those of its root.
     """
 
     fault_class: FaultClass
     flavour: str = ""
+    severity: float = 1.0
+    cascade: str = ""
     at_s: float = 20.0
     rank: int | None = None
     host: str | None = None
@@ -56,6 +60,16 @@ class NoiseSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BenignSpec:
+    """One look-alike (see `benign.BENIGN`): something that is seen, is true, and is no fault of anything under the job.
+    `host` pins where, None draws it."""
+
+    kind: str
+    at_s: float = 10.0
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransportSpec:
     """What happens to messages between a host and the broker, and to the hosts' clocks."""
 
@@ -66,6 +80,9 @@ class TransportSpec:
     late: float = 0.0  # share that is held back by up to `late_s_max`
     late_s_max: float = 1.5
     lost_dumps: int = 0  # flight recorders, of ranks that could have given one, that never arrive
+    dead_collectors: int = 0  # hosts of the job whose collector dies in mid-incident, within `dead_after_s` of a fault
+    dead_after_s: float = 15.0
+    dead_on_culprit: bool = False  # one of them is the culprit's own host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +110,7 @@ class SimulationSpec:
     start: datetime = START
     step_s: float = 0.8
     faults: tuple[FaultSpec, ...] = ()
+    benign: tuple[BenignSpec, ...] = ()
     noise: NoiseSpec = field(default_factory=NoiseSpec)
     transport: TransportSpec = field(default_factory=TransportSpec)
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
@@ -111,5 +129,8 @@ class SimulationSpec:
         sizes = {len(self.fabric.gpus_of_host(host)) for host in (*self.hosts, *self.spares)}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(f"hosts of one job need the same number of GPUs, at least one; found {sorted(sizes)}")
+        for fault in self.faults:
+            if not 0.0 <= fault.severity <= 1.0:
+                raise ValueError(f"severity {fault.severity} of a {fault.fault_class.value} fault: 0 (marginal) to 1 (blatant)")
         if self.step_s < 0.05:
             raise ValueError(f"step_s {self.step_s} is too short to simulate; at least 0.05")

@@ -3,14 +3,16 @@ it."""
 
 from __future__ import annotations
 
+import enum
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Source
 from goodput_common.contracts.verdict import ActionKind, FaultClass
+from goodput_faultlab.ledger import Symptom
 from goodput_faultlab.simulate.collectors import MakeSample
 from goodput_faultlab.simulate.layout import SCHEDULE, Layout, Place
 from goodput_faultlab.simulate.spec import FaultSpec
@@ -41,12 +43,48 @@ class Exit:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """What an active fault costs each step while steps go on. `factor`: the step lasts so many times as long as usual.
+
+    `late[rank]`: by how much of a usual step this rank comes later to its collectives than its peers (0.3: by 30 %), time that
+    it spends itself, in `phase`, while everybody else waits for it. Empty where nobody is late: the network is slow, and all
+    wait alike. `after_s`: it begins so long after the fault, and is there in full after another `ramp_s`.
+    """
+
+    factor: float
+    late: Mapping[int, float] = field(default_factory=dict)
+    phase: str = "forward"
+    after_s: float = 0.0
+    ramp_s: float = 0.0
+
+
+class Deed(enum.StrEnum):
+    """What happens to a host or the job besides what its sources see: see `happenings`."""
+
+    COLLECTOR_STOPS = "collector_stops"
+    COLLECTOR_STARTS = "collector_starts"  # the same boot: its numbering goes on
+    HOST_BOOTS = "host_boots"  # another boot: numbering, counters and boot id begin anew
+    CLOCK_JUMPS = "clock_jumps"  # by `value` seconds
+    TURN = "turn"  # the fault enters its next stage: from now on it also blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    after_s: float
+    deed: Deed
+    host: str = ""
+    value: float = 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """A planned fault. `obstacle(op)` says what stands in the way when the step had come to collective `op`.
 
     `silent`: ranks whose process gives no sign any more, from inside. `outages`: for a link, [down, up) times after the
     start; an open end is infinity. `cured_by` decides whether an action at a target removes the cause.
+    `slowdown`: steps go on, but slower; such a fault's obstacle is empty unless it blocks later (an `Act` TURN, before which
+    `blocks` is False). `symptoms`: what follows from it elsewhere and is nobody else's fault.
     """
 
     spec: FaultSpec
@@ -66,6 +104,10 @@ class Fault:
     cured_by: Callable[[ActionKind, ComponentId | None], bool]
     mismatch: tuple[str, tuple[int, ...]] | None = None  # (op, sizes) that a desynchronised rank issued instead
     stopped: bool = False
+    slowdown: Slowdown | None = None
+    acts: tuple[Act, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    blocks: bool = True
     active: bool = field(default=False)
 
     @property
@@ -107,6 +149,20 @@ def hits(target: ComponentId | None, place: Place, job: str | None = None) -> bo
     if target is None:
         return False
     return on_host(target, place.host) or (target.startswith("rank:") and target.endswith(f"/{place.rank}"))
+
+
+def nothing_blocks(op: int) -> Obstacle:
+    """Of a fault that only slows down."""
+    return Obstacle()
+
+
+def between(marginal: float, blatant: float, severity: float) -> float:
+    """A figure by severity: 0 gives the marginal one, 1 the blatant one."""
+    return marginal + (blatant - marginal) * severity
+
+
+def count_between(marginal: int, blatant: int, severity: float) -> int:
+    return round(between(marginal, blatant, severity))
 
 
 def stops(rank: int) -> Callable[[int], Obstacle]:
