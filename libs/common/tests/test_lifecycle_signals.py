@@ -247,3 +247,13 @@ def test_an_unforeseen_error_at_the_door_exits_with_1_and_a_traceback(service: A
     """)
     assert running.exit_code(within_s=60) == 1
     assert "Traceback" in running.find("did not start")["exception"]
+
+
+def test_a_service_that_cannot_be_put_together_exits_as_one_that_cannot_start(service: Any) -> None:
+    running = service("""
+        async def refused():
+            raise StartError("another collector uses the spool", do_next="stop it")
+        run_main(refused)
+    """)
+    assert running.exit_code(within_s=60) == 3
+    assert running.find("did not start")["next"] == "stop it"

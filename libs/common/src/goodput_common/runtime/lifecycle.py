@@ -35,6 +35,8 @@ _log = get_logger(__name__)
 class StartError(Exception):
     """A part cannot start for a reason that an operator can mend; `do_next` says how."""
 
+    exit_code = ExitCode.START_FAILED
+
     def __init__(self, reason: str, *, do_next: str) -> None:
         super().__init__(reason)
         self.do_next = do_next
