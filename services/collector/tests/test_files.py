@@ -472,6 +472,46 @@ def test_a_change_wakes_the_reader(tmp_path: Path, make: Callable[[], tuple[File
     assert select.select([fd], [], [], 10)[0] == [fd]
 
 
+def test_a_tail_is_quiet_until_its_file_changes_in_any_way(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    append(log, "one\nha")
+    tail = Tail(log)
+    assert not tail.is_quiet()
+    assert tail.read() == [b"one"]
+    assert tail.is_quiet()
+    append(log, "lf\n")
+    assert not tail.is_quiet()
+    assert tail.read(2) == []
+    assert not tail.is_quiet()
+    assert tail.read() == [b"half"]
+    assert tail.is_quiet()
+    log.write_text("new\n")  # cut short
+    assert not tail.is_quiet()
+    assert tail.read() == [b"new"]
+    shutil.copy(log, tmp_path / "other")
+    (tmp_path / "other").replace(log)  # another file, of the same size
+    assert not tail.is_quiet()
+    tail.read()
+    log.unlink()
+    assert not tail.is_quiet()
+
+
+def test_a_mark_that_never_reached_the_spool_is_offered_until_it_does(
+    tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
+) -> None:
+    append(tmp_path / "a.log", "x\n")
+    reader, _ = make()
+    kept(reader.read())
+    append(tmp_path / "a.log", XID + "\n")
+    first = reader.read()
+    assert len(first.samples) == 1
+    again = reader.read()  # nothing new, but the disk refused the first
+    assert (again.samples, again.marks) == ([], first.marks)
+    kept(again)
+    assert reader.read().marks == {}
+    reader.close()
+
+
 def test_a_flood_is_read_in_bounded_pieces_and_the_other_files_get_their_turn(
     tmp_path: Path, make: Callable[[], tuple[FileReader, TurnedClock]]
 ) -> None:

@@ -3,6 +3,9 @@
 A file is read once it is complete: one that was renamed into place under the run directory at once, any other when its
 size has stood still for a while. Each content is told once, however often the file is touched. A file that cannot be
 read is told once too, as a state with the reason: its rank is unknown, not healthy and not guilty.
+
+Folders are listed, and patterns matched, when the date of one of them or of a file found there has moved, while a file
+grows, and now and then (`FolderDates`): recorders are dumped once in a great while.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goodput_collector.adapters.bookmarks import Bookmarks
+from goodput_collector.adapters.folder_dates import FolderDates
 from goodput_collector.adapters.process import registered_ranks
 from goodput_collector.application.ports import Reading
 from goodput_collector.application.small_file import read_small
@@ -71,6 +75,7 @@ class DumpReader:
         self._stable_for_s = stable_for_s
         self._max_age_s = max_age_s
         self._more_patterns = more_patterns
+        self._dates = FolderDates()
         self._unkept: list[Path] = []
         self._told: OrderedDict[Path, _Version] = OrderedDict()
         self._growing: dict[Path, tuple[_Version, float]] = {}
@@ -82,6 +87,7 @@ class DumpReader:
             self._told.pop(path, None)
             self._contents.clear()
         self._unkept = []
+        self._dates.forget()
 
     def wake_fd(self) -> int | None:
         return None
@@ -93,6 +99,7 @@ class DumpReader:
         marks: dict[str, int | str] = {}
         for path, version in self._complete():
             if len(dumps) + len(states) >= READ_PER_ROUND:
+                self._dates.forget()  # there may be more
                 break
             self._remember(path, version)
             marks[f"dump/{path}"] = version.mtime_ns
@@ -116,7 +123,12 @@ class DumpReader:
 
     def _complete(self) -> Iterator[tuple[Path, _Version]]:
         """Files not told yet that will not change any more."""
-        now_s, oldest_s = self._clock.monotonic_s(), self._clock.now().timestamp() - self._max_age_s
+        now_s = self._clock.monotonic_s()
+        if not self._growing and not self._dates.due(now_s):
+            return
+        self._dates.begin(now_s)
+        oldest_s = self._clock.now().timestamp() - self._max_age_s
+        growing = set[Path]()
         for path, renamed in self._candidates():
             try:
                 status = path.stat()
@@ -131,6 +143,7 @@ class DumpReader:
             if renamed:
                 yield path, version
                 continue
+            growing.add(path)
             seen, since_s = self._growing.get(path, (None, now_s))
             if seen != version:
                 self._growing[path] = (version, now_s)
@@ -139,14 +152,22 @@ class DumpReader:
             elif now_s - since_s >= self._stable_for_s:
                 self._growing.pop(path, None)
                 yield path, version
+        for gone in self._growing.keys() - growing:
+            del self._growing[gone]
 
     def _candidates(self) -> Iterator[tuple[Path, bool]]:
-        own = sorted((self._run_dir / "dumps").glob("*/*"))[:FILES_MAX]
+        """(path, whether it was renamed into place). What is listed is noted first."""
+        dumps = self._run_dir / "dumps"
+        for folder in (self._run_dir / "ranks", dumps, *sorted(dumps.glob("*"))):
+            self._dates.note(folder)
+        own = sorted(dumps.glob("*/*"))[:FILES_MAX]
         yield from ((path, True) for path in own if not path.name.startswith(".") and path.is_file())
         for pattern in dict.fromkeys((*self._patterns, *self._more_patterns())):
+            self._dates.note_pattern(pattern)
             for name in sorted(glob.glob(pattern, recursive=True))[:FILES_MAX]:  # noqa: PTH207
                 path = Path(name)
                 if path.is_file() and not path.name.startswith(".") and not path.name.endswith(".tmp"):
+                    self._dates.note(path)
                     yield path, False
 
     def _remember(self, path: Path, version: _Version) -> None:

@@ -2,6 +2,9 @@
 
 What is read moves its bookmark when its events are in the spool. A file that was rotated away is followed by what it
 held, so the rotated forms that a pattern matches too are left alone.
+
+Most logs say nothing in most seconds: of a file that was read to its end a read asks for its size, and no more. Files are
+looked for when a folder in which they are or may appear has changed, and now and then (`FolderDates`).
 """
 
 from __future__ import annotations
@@ -9,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import glob
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.adapters.files import READ_BYTES, Mark, Tail
+from goodput_collector.adapters.folder_dates import FolderDates, folder_of
 from goodput_collector.adapters.inotify import FolderWatch
 from goodput_collector.adapters.rotated import is_rotated
 from goodput_collector.application.ports import Reading
@@ -30,14 +35,23 @@ FILES_MAX = 512
 INTERVAL_S = 1.0
 INTERVAL_UNWATCHED_S = 0.2
 HURRY_S = 0.05
+LOOKS_APART_S = 1.0
 BYTES_PER_READ = 4 << 20  # of all files: what is left comes with the next
+
+
+@dataclass(slots=True)
+class _Followed:
+    path: Path
+    name: str  # of its bookmark
+    tail: Tail
+    lines: LogLines
 
 
 class FileReader:
     """See `goodput_collector.application.ports.SourceReader`.
 
-    `lines_of` makes a parser for a path; `before_read` is called before the lines of a read are parsed; `named` gives
-    files besides those that match the patterns.
+    `lines_of` makes a parser for a path; `before_read` is called before the lines of a read, if there are any, are parsed;
+    `named` gives files besides those that match the patterns, others when something changed in `named_in`.
     """
 
     interval_s = INTERVAL_S
@@ -54,7 +68,7 @@ class FileReader:
         clock: Clock,
         bookmarks: Bookmarks,
         named: Callable[[], Iterable[Path]] = tuple,
-        look_every_s: float = 1.0,
+        named_in: Iterable[Path] = (),
         instance: str = "",
     ) -> None:
         self.source = source
@@ -66,22 +80,24 @@ class FileReader:
         self._clock = clock
         self._bookmarks = bookmarks
         self._named = named
-        self._look_every_s = look_every_s
-        self._looked_s = float("-inf")
+        self._named_in = tuple(named_in)
+        self._dates = FolderDates(apart_s=LOOKS_APART_S)
         self._first_look = True
-        self._tails: dict[Path, tuple[Tail, LogLines]] = {}
+        self._files: dict[Path, _Followed] = {}
+        self._any_lines = False
         self._folder = Folder()
         self._counts = LineCounts(self._host, source)
         self._trouble = ""
         self._watch: FolderWatch | None = None
-        self._unkept = False
+        self._offered: dict[str, str] = {}
+        """Marks by name whose reading is not known to have reached the spool: they are offered with each reading."""
         self._begin: dict[str, Mark | None] = {}
         """Where each file ended that was there at the first look, until its bookmark is kept. None: read from its end."""
 
     def open(self) -> None:
-        self._looked_s = float("-inf")
-        if self._unkept:  # a reading that never reached the spool: its lines are read again
-            self._folder, self._unkept = Folder(), False
+        self._dates.forget()
+        if self._offered:  # a reading that never reached the spool: its lines are read again
+            self._folder, self._offered = Folder(), {}
         self._watch = FolderWatch()
         self._hurry(False)
 
@@ -91,39 +107,44 @@ class FileReader:
     def read(self) -> Reading:
         if self._watch is not None:
             self._watch.clear()
-        self._look()
-        self._before_read()
+        now_s = self._clock.monotonic_s()
+        if self._dates.due(now_s):
+            self._look(now_s)
+        self._any_lines = False
         samples: list[Sample] = []
         marks: dict[str, int | str] = {}
         trouble = self._trouble
         left = BYTES_PER_READ
-        for path, (tail, lines) in list(self._tails.items()):
+        for file in list(self._files.values()):
+            if file.tail.is_quiet() and file.name not in self._offered:
+                continue
             if left <= 0:
                 break
             try:
-                read = self._read(path, tail, lines, samples, min(READ_BYTES, left))
+                read = self._read(file, samples, min(READ_BYTES, left))
                 left -= read
                 if read >= READ_BYTES // 2:  # more than the others get: its turn comes last
-                    self._tails[path] = self._tails.pop(path)
-                mark = tail.mark()
+                    self._files[file.path] = self._files.pop(file.path)
+                mark = file.tail.mark()
             except OSError as error:
-                trouble = f"{path_text(path)}: {error.strerror or error}"
+                trouble = f"{path_text(file.path)}: {error.strerror or error}"
                 continue
-            if mark is not None and self._bookmarks.text(_name(path)) != mark.text():
-                marks[_name(path)] = mark.text()
+            if mark is not None and self._bookmarks.text(file.name) != (text := mark.text()):
+                marks[file.name] = self._offered[file.name] = text
+            else:
+                self._offered.pop(file.name, None)
         self._hurry(left < BYTES_PER_READ - READ_BYTES // 2)
         now = self._clock.now()
         samples += self._folder.flush(now)
-        samples += self._counts.due(now, self._clock.monotonic_s())
-        self._unkept = bool(marks)
+        samples += self._counts.due(now, now_s)
         kept = partial(self._keep, marks, bool(samples)) if marks else None
-        covered = [self._host] if self._tails else []
+        covered = [self._host] if self._files else []
         return Reading(samples=samples, trouble=trouble, covered=covered, kept=kept, marks=marks)
 
     def close(self) -> None:
-        for tail, _ in self._tails.values():
-            tail.close()
-        self._tails.clear()
+        for file in self._files.values():
+            file.tail.close()
+        self._files.clear()
         if self._watch is not None:
             self._watch.close()
         self._watch = None
@@ -134,25 +155,29 @@ class FileReader:
         watched = self._watch is not None and self._watch.fd is not None
         self.interval_s = HURRY_S if more else INTERVAL_S if watched else INTERVAL_UNWATCHED_S
 
-    def _keep(self, marks: dict[str, int | str], told: bool) -> None:
-        self._unkept = False
-        for name in marks:
+    def _keep(self, marks: Mapping[str, int | str], told: bool) -> None:
+        for name, mark in marks.items():
             self._begin.pop(name, None)
+            if self._offered.get(name) == mark:
+                del self._offered[name]
         if told:
             self._bookmarks.keep(marks)
             return
         for name, mark in marks.items():
             self._bookmarks.set(name, mark)
 
-    def _read(self, path: Path, tail: Tail, lines: LogLines, samples: list[Sample], limit: int) -> int:
+    def _read(self, file: _Followed, samples: list[Sample], limit: int) -> int:
         """Returns how many bytes were read."""
-        gaps = tail.gaps
-        new = tail.read(limit)
-        if tail.gaps > gaps:
+        gaps = file.tail.gaps
+        new = file.tail.read(limit)
+        if file.tail.gaps > gaps:
             self._counts.lost += 1
-            samples.append(self._gap(path))
+            samples.append(self._gap(file.path))
         self._counts.seen += len(new)
-        for event in lines.feed(new) if new else ():
+        if new and not self._any_lines:
+            self._any_lines = True
+            self._before_read()
+        for event in file.lines.feed(new) if new else ():
             self._counts.matched += 1
             samples += self._folder.add(event)
         return sum(map(len, new)) + len(new)
@@ -169,33 +194,41 @@ class FileReader:
 
     # -- which files ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _look(self, now_s: float) -> None:
         """Find files that are new; forget those that are gone."""
-        if self._clock.monotonic_s() - self._looked_s < self._look_every_s:
-            return
-        self._looked_s = self._clock.monotonic_s()
-        files = self._files()
+        self._dates.begin(now_s)
+        for pattern in self._patterns:
+            self._dates.note_pattern(pattern)
+        for folder in (*self._named_in, *(path.parent for path in self._files)):
+            self._dates.note(folder)
+        files = self._find()
         self._trouble = "" if files or not self._patterns else f"no file matches {', '.join(self._patterns)} yet"
         if len(files) > FILES_MAX:
             self._trouble = f"{len(files)} files match; the first {FILES_MAX} are read"
             files = files[:FILES_MAX]
         first, self._first_look = self._first_look, False
         kept = set(files)
-        for gone in [path for path in self._tails if path not in kept]:
-            self._tails.pop(gone)[0].close()
+        for gone in [path for path in self._files if path not in kept]:
+            file = self._files.pop(gone)
+            file.tail.close()
+            self._offered.pop(file.name, None)
         for path in files:
-            if path not in self._tails:
+            if path not in self._files:
                 name = _name(path)
                 if first:
                     self._begin[name] = Mark.at_end(path)
                 mark = Mark.of_text(self._bookmarks.text(name)) or self._begin.get(name)
-                self._tails[path] = (Tail(path, mark=mark, from_end=name in self._begin), self._lines_of(path))
+                tail = Tail(path, mark=mark, from_end=name in self._begin)
+                self._files[path] = _Followed(path, name, tail, self._lines_of(path))
         if self._watch is not None:
-            self._watch.watch({path.parent for path in files} | {_folder_of(pattern) for pattern in self._patterns})
+            folders = {*map(folder_of, self._patterns), *self._named_in, *(path.parent for path in files)}
+            self._watch.watch(folders)
 
-    def _files(self) -> list[Path]:
+    def _find(self) -> list[Path]:
         names = {name for pattern in self._patterns for name in glob.glob(pattern, recursive=True)}  # noqa: PTH207
-        names |= {str(path) for path in self._named()}
+        for path in self._named():
+            self._dates.note(path.parent)
+            names.add(str(path))
         return sorted(path for path in map(Path, names) if not is_rotated(path, names) and _readable(path))
 
 
@@ -209,10 +242,3 @@ def _readable(path: Path) -> bool:
         mode = path.stat().st_mode
         return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     return False
-
-
-def _folder_of(pattern: str) -> Path:
-    """The folder in which a pattern's first file may appear."""
-    parts = Path(pattern).parts
-    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return Path(*parts[:wild])

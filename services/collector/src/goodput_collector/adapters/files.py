@@ -62,6 +62,7 @@ class Tail:
     def __init__(self, path: Path, *, mark: Mark | None = None, from_end: bool = False) -> None:
         """Where to begin: behind `mark`, else at the end or at the start."""
         self._path = path
+        self._name = str(path)
         self._begin = mark
         self._from_end = from_end
         self._file: int | None = None
@@ -75,6 +76,17 @@ class Tail:
         self._read_up_to: Mark | None = None  # the end of the rotated file before that
         self.gaps = 0
         """How often what was in a file before it was cut short or replaced could not be found any more."""
+
+    def is_quiet(self) -> bool:
+        """By one look at its name: nothing was written since the last read, and it is the file that was read. A read would
+        give nothing and leave the mark where it is. False also where one look does not tell (a pipe)."""
+        if self._file is None or self._is_pipe or self._unread is not None:
+            return False
+        try:
+            status = os.stat(self._name)  # noqa: PTH116
+        except OSError:
+            return False
+        return status.st_size == self._position and status.st_ino == self._inode
 
     def mark(self) -> Mark | None:
         """Behind the last whole line that was given out; None for what cannot be read again."""

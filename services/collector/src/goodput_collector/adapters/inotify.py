@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +29,10 @@ class FolderWatch:
             fd = int(self._libc.inotify_init1(_FLAGS))
         except (OSError, AttributeError):
             return
-        self.fd = fd if fd >= 0 else None
+        if fd >= 0:
+            self.fd = fd
+            self._waiting = select.poll()
+            self._waiting.register(fd, select.POLLIN)
 
     def watch(self, folders: Iterable[Path]) -> None:
         """Watch these folders too; those that do not exist yet are tried again with the next call."""
@@ -42,7 +46,7 @@ class FolderWatch:
                 self._watched.add(folder)
 
     def clear(self) -> None:
-        if self.fd is not None:
+        if self.fd is not None and self._waiting.poll(0):
             with contextlib.suppress(BlockingIOError):
                 while os.read(self.fd, 65536):
                     pass

@@ -1,7 +1,7 @@
 """The training processes of this host, as /proc shows them: alive, stopped, frozen, dead, and whether they use the CPU.
 
 Who is watched says the run directory: the agent of each rank leaves `<run dir>/ranks/<job>.<rank>.json` there, and
-takes it away after a clean end.
+takes it away after a clean end. Both move the date of the folder, which is listed when that happens.
 
 A process that is gone while its registration is still there did not leave by itself. A pid that starts at another time
 is another process. A pid that was never seen is not called dead, for it may live in another pid namespace - unless
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from goodput_collector.adapters.folder_dates import FolderDates
 from goodput_collector.adapters.proc import ProcStat, is_frozen, read_stat, wchan
 from goodput_collector.application.ports import Reading
 from goodput_collector.application.small_file import read_small
@@ -90,6 +91,8 @@ class ProcessReader:
         self._boot_id = boot_id
         self._proc = proc_root
         self._cgroup = cgroup_root
+        self._dates = FolderDates()
+        self._trouble = ""
         self._watched: dict[Path, _Watched] = {}
         self._epoll: select.epoll | None = None
         self._changes = Changes(full_every_s=full_every_s, volatile=("cpu_ms", "window_ms", "wchan", "letter"))
@@ -105,10 +108,13 @@ class ProcessReader:
         return None if self._epoll is None else self._epoll.fileno()
 
     def read(self) -> Reading:
-        trouble = self._look()
         events: list[Sample] = []
         states: list[State] = []
         now, now_s = self._clock.now(), self._clock.monotonic_s()
+        if self._trouble or self._dates.due(now_s):
+            self._dates.begin(now_s)
+            self._dates.note(self._folder)
+            self._trouble = self._look()
         for watched in self._watched.values():
             if watched.gone:
                 states.append(_state(watched, now, "gone", watched.left))
@@ -122,7 +128,7 @@ class ProcessReader:
                 told, state = self._present(watched, stat, now, now_s)
             events += told
             states.append(state)
-        return Reading(samples=[*events, *self._changes.of(states, now_s)], trouble=trouble)
+        return Reading(samples=[*events, *self._changes.of(states, now_s)], trouble=self._trouble)
 
     def close(self) -> None:
         for watched in self._watched.values():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from goodput_collector.adapters.dumps import DumpReader
-from goodput_collector.adapters.process import ProcessReader, registered_ranks
+from goodput_collector.adapters.process import ProcessReader
 from goodput_collector.adapters.rank_files import RankFiles
 from goodput_collector.adapters.ras import RasReader
+from goodput_collector.adapters.registrations import Registrations
 from goodput_collector.application.ports import SourceReader
 from goodput_collector.domain.ras_progress import Pace
 from goodput_collector.settings import listed
@@ -14,7 +15,8 @@ from goodput_collector.wiring.given import Given
 
 def readers(given: Given) -> list[SourceReader]:
     settings = given.settings
-    files = RankFiles(lambda: registered_ranks(settings.run_dir), host=given.host, proc_root=given.proc_root)
+    ranks = Registrations(settings.run_dir, given.clock).ranks
+    files = RankFiles(ranks, host=given.host, proc_root=given.proc_root)
     found: list[SourceReader] = [
         ProcessReader(
             run_dir=settings.run_dir,
@@ -41,7 +43,7 @@ def readers(given: Given) -> list[SourceReader]:
                 settings.ras_address,
                 host=given.host,
                 run_dir=settings.run_dir,
-                ranks=lambda: registered_ranks(settings.run_dir),
+                ranks=Registrations(settings.run_dir, given.clock).ranks,
                 clock=given.clock,
                 pace=Pace(every_s=settings.ras_interval_s, stalled_s=min(8.0, settings.ras_interval_s)),
             )

@@ -15,6 +15,7 @@ from goodput_collector.adapters.journal import JournalReader
 from goodput_collector.adapters.kmsg import KmsgReader
 from goodput_collector.adapters.process import registered_ranks
 from goodput_collector.adapters.rank_files import LogOwner, RankFiles
+from goodput_collector.adapters.registrations import Registrations
 from goodput_collector.application.ports import SourceReader
 from goodput_collector.domain.kernel_log import KernelLogParser
 from goodput_collector.domain.log_lines import JobLines, KernelLines
@@ -77,7 +78,8 @@ def _kernel_log(given: Given) -> SourceReader | None:
 def _job_logs(given: Given, patterns: tuple[str, ...]) -> SourceReader:
     settings, clock, bookmarks = given.settings, given.clock, given.bookmarks
     clocks = _LineClocks(clock)
-    files = RankFiles(lambda: registered_ranks(settings.run_dir), host=settings.host, proc_root=settings.proc_root)
+    ranks = Registrations(settings.run_dir, clock).ranks
+    files = RankFiles(ranks, host=settings.host, proc_root=settings.proc_root)
     owners: dict[Path, LogOwner] = {}
 
     def named() -> Iterable[Path]:
@@ -100,6 +102,7 @@ def _job_logs(given: Given, patterns: tuple[str, ...]) -> SourceReader:
         clock=clock,
         bookmarks=bookmarks,
         named=named,
+        named_in=[settings.run_dir / "ranks"] if settings.job_logs_of_ranks else [],
     )
 
 
