@@ -36,6 +36,7 @@ class Source(enum.StrEnum):
     HOST = "host"  # pressure, memory, disks, machine checks
     RAS = "ras"  # NCCL's own status socket
     DISCOVERY = "discovery"  # what is built in and what it is cabled to
+    PROBES = "probes"  # small packets sent along the paths that training uses
 
 
 class EventName(enum.StrEnum):
@@ -128,7 +129,36 @@ class Gauge(msgspec.Struct, frozen=True, kw_only=True, tag="gauge", tag_field="t
     attrs: dict[str, str] = {}
 
 
-Sample = Event | Counter | State | Gauge
+class Probe(msgspec.Struct, frozen=True, kw_only=True, tag="probe", tag_field="type", omit_defaults=True):
+    """How one flow of probes from one NIC port to another fared over `interval_s` seconds that end at `observed_at`.
+
+    Routers choose a way by the flow, so all probes of a flow cross the same components, and other flows between the same two
+    ports other ones. A probe bears six time stamps: the prober hands it over (T1), its NIC sends it (T2), the responder's NIC
+    takes it (T3) and sends the answer (T4), the prober's NIC takes that (T5) and the prober gets it (T6). Hence the three
+    delays: network (T5-T2)-(T4-T3), responder T4-T3, prober (T6-T1)-(T5-T2). Each stays within one clock, and a slow host
+    does not look like a slow network. Delays are of the probes that were answered, -1 where that is none or not measured.
+    """
+
+    component: ComponentId  # the NIC port that probes
+    target: ComponentId  # the NIC port that answers
+    flow: int  # UDP source port, or IPv6 flow label
+    observed_at: datetime
+    interval_s: float
+    sent: int
+    lost: int = 0  # not answered when the prober gave them up
+    late: int = 0  # answered, but after the prober's deadline
+    path: tuple[ComponentId, ...] = ()  # what the probes crossed (links, ports, switches), in order; () is not known
+    answer_path: tuple[ComponentId, ...] = ()  # the same of the answers, which may take another way; () is not known
+    network_us_p50: float = -1.0
+    network_us_p99: float = -1.0
+    responder_us_p50: float = -1.0
+    responder_us_p99: float = -1.0
+    prober_us_p50: float = -1.0
+    prober_us_p99: float = -1.0
+    attrs: dict[str, str] = {}
+
+
+Sample = Event | Counter | State | Gauge | Probe
 
 
 class TelemetryBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

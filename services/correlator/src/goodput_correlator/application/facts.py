@@ -8,7 +8,7 @@ import msgspec
 
 from goodput_common.contracts.ids import ComponentId, host_id, rank_id
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
-from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, Gauge, State
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, Gauge, Probe, State
 from goodput_correlator.domain.case import Fact
 
 KINDS: dict[str, type[Any]] = {
@@ -16,6 +16,7 @@ KINDS: dict[str, type[Any]] = {
     "counter": Counter,
     "gauge": Gauge,
     "state": State,
+    "probe": Probe,
     "heartbeat": CollectorHeartbeat,
     "rank_registered": RankRegistered,
     "rank_progress": RankProgress,
@@ -34,7 +35,7 @@ def kind_of(fact: Fact) -> str:
 
 def component_of(fact: Fact) -> ComponentId:
     """What the fact speaks of."""
-    if isinstance(fact, Event | Counter | State | Gauge):
+    if isinstance(fact, Event | Counter | State | Gauge | Probe):
         return fact.component
     if isinstance(fact, CollectorHeartbeat):
         return host_id(fact.host)

@@ -24,11 +24,13 @@ from goodput_common.contracts.job import (
     RankRegistered,
     StallSuspected,
 )
-from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, Gauge, State, TelemetryBatch
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, Gauge, Probe, State, TelemetryBatch
+from goodput_correlator.domain.measurements import Measurements, measured
+from goodput_correlator.domain.pace import RankPace, Slow
 from goodput_topology.graph import Fabric
 
 JobFact = RankRegistered | RankProgress | StallSuspected | RankExited | FlightRecorderDump
-Fact = Event | Counter | State | Gauge | CollectorHeartbeat | JobFact
+Fact = Event | Counter | State | Gauge | Probe | CollectorHeartbeat | JobFact
 
 
 class MessageLike(Protocol):
@@ -145,7 +147,9 @@ class Case:
     """`observed` is sorted by `Observed.order` and free of doubles. `stalled_since` is when the last step of the job ended
     (broker time), None when nothing is known of steps. `offline` marks a case built from files: there is no present, dumps
     stand for the stall and silence means nothing. `named_at` is when a culprit of this very stall was named: whatever ends
-    after that may have been ended because of it. `memo` keeps what engines share, once computed.
+    after that may have been ended because of it. `slow` is how much slower than usual steps are that do not stand still, with
+    each rank's share in `paces`. `measured` are the counters and gauges of the fabric, where `observed` does not hold them.
+    `memo` keeps what engines share, once computed.
     """
 
     now: datetime
@@ -166,12 +170,26 @@ class Case:
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of process groups, as earlier reports said
     cpu: Mapping[ComponentId, tuple[Observed, ...]] = field(default_factory=dict)  # of processes, window by window
     outer_pids: Mapping[ComponentId, tuple[int, datetime]] = field(default_factory=dict)  # of ranks, and when that was told
+    slow: Slow | None = None
+    paces: Mapping[int, RankPace] = field(default_factory=dict)
+    measured: Measurements | None = None
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def stalled(self) -> bool:
         """Whether a job of this case stands still, as far as is known."""
         return self.stalled_since is not None or (self.offline and bool(self.dumps))
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when the job is in trouble (the broker's time), as far as is known."""
+        if self.stalled_since is not None:
+            return self.stalled_since
+        return self.slow.since if self.slow is not None else None
+
+    @cached_property
+    def measurements(self) -> Measurements:
+        return self.measured if self.measured is not None else measured(self.observed, self.topology)
 
     @cached_property
     def world(self) -> tuple[int, ...]:

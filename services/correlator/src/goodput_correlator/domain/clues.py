@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind, InvalidComponentId, host_of, link_ends, parse, rank_of
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
-from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, State
+from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Probe, State
 from goodput_common.contracts.verdict import Evidence
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.finding import Symptom
@@ -20,13 +20,13 @@ OWN_CLOCK = frozenset({"agent", "process", "heartbeat"})  # sources that stamp w
 
 
 def events(case: Case, *names: EventName) -> list[tuple[Observed, Event]]:
-    """The events of these names that may have to do with the present stall: not older than `LOOK_BACK_S` before it by the
+    """The events of these names that may have to do with the present trouble: not older than `LOOK_BACK_S` before it by the
     clock of the host that saw them."""
     found = [(each, each.fact) for each in case.events if isinstance(each.fact, Event) and each.fact.name in names]
-    if case.offline or case.stalled_since is None:
+    if case.offline or case.since is None:
         return found
-    limit = case.stalled_since - timedelta(seconds=LOOK_BACK_S + CLOCK_DOUBT_S)
-    booted = _booted(case, case.stalled_since)
+    limit = case.since - timedelta(seconds=LOOK_BACK_S + CLOCK_DOUBT_S)
+    booted = _booted(case, case.since)
     return [
         (each, event)
         for each, event in found
@@ -170,6 +170,9 @@ def describe(seen: Observed) -> str:
         return f"{fact.component} {fact.name} +{fact.delta} in {fact.interval_s:g} s"
     if isinstance(fact, Gauge):
         return f"{fact.component} {fact.name} = {fact.value:g}"
+    if isinstance(fact, Probe):
+        late = f", {fact.late} late" if fact.late else ""
+        return f"{fact.component} -> {fact.target} flow {fact.flow}: {fact.lost} of {fact.sent} probes lost{late}"
     if isinstance(fact, RankProgress):
         where = f", in {fact.in_collective}" if fact.in_collective else f", phase {fact.phase}" if fact.phase else ""
         groups = "; ".join(
