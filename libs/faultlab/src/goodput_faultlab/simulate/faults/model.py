@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import enum
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,15 +48,46 @@ class Exit:
 class Slowdown:
     """What an active fault costs each step while steps go on. `factor`: the step lasts so many times as long as usual.
 
-    `late[rank]`: by how much of a usual step this rank comes later to its collectives than its peers (0.3: by 30 %), time that
-    it spends itself, in `phase`, while everybody else waits for it. Empty where nobody is late: the network is slow, and all
-    wait alike. `after_s`: it begins so long after the fault, and is there in full after another `ramp_s`.
+    `late[rank]`: by how much of a usual step this rank comes later to its collectives than its peers (0.3: by 30 %), time
+    that it spends itself, in `phase`, while everybody else waits for it. Empty where nobody is late: the network is slow,
+    and all wait alike. `after_s`: it begins so long after the fault, and is there in full after another `ramp_s`.
     """
 
     factor: float
     late: Mapping[int, float] = field(default_factory=dict)
     phase: str = "forward"
     after_s: float = 0.0
+    ramp_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rise:
+    """A counter that rises while a fault is active: `per_s` a second from `from_s` to `until_s` after it began, on top of
+    what it counts anyway. Told at the host's next readings, so that increases and readings always add up."""
+
+    host: str  # whose collector reads it; the switch's name for a switch
+    source: Source
+    component: ComponentId
+    name: str
+    per_s: float
+    from_s: float = 0.0
+    until_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A measurement that stands at `value` instead of where it usually does, while a fault is active; it gets there over
+    `ramp_s`. `wavers`: by how much it goes up and down about that (one standard deviation)."""
+
+    host: str
+    source: Source
+    component: ComponentId
+    name: str
+    value: float
+    wavers: float = 0.0
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    from_s: float = 0.0
+    until_s: float = math.inf
     ramp_s: float = 0.0
 
 
@@ -107,6 +139,8 @@ class Fault:
     slowdown: Slowdown | None = None
     acts: tuple[Act, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
+    rises: tuple[Rise, ...] = ()
+    levels: tuple[Level, ...] = ()
     blocks: bool = True
     active: bool = field(default=False)
 
