@@ -133,8 +133,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, tag="probe", tag_field="t
     """How one flow of probes from one NIC port to another fared over `interval_s` seconds that end at `observed_at`.
 
     Routers choose a way by the flow, so all probes of a flow cross the same components, and other flows between the same two
-    ports other ones. A probe bears six time stamps: the prober hands it over (T1), its NIC sends it (T2), the responder's NIC
-    takes it (T3) and sends the answer (T4), the prober's NIC takes that (T5) and the prober gets it (T6). Hence the three
+    ports other ones. A probe bears six time stamps: the prober hands it over (T1), its NIC sends it (T2), the responder's
+    NIC takes it (T3) and sends the answer (T4), the prober's NIC takes that (T5) and the prober gets it (T6). Hence three
     delays: network (T5-T2)-(T4-T3), responder T4-T3, prober (T6-T1)-(T5-T2). Each stays within one clock, and a slow host
     does not look like a slow network. Delays are of the probes that were answered, -1 where that is none or not measured.
     """
