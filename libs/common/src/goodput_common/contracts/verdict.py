@@ -34,6 +34,14 @@ class FaultClass(enum.StrEnum):
     UNDETERMINED = "undetermined"
 
 
+class Trouble(enum.StrEnum):
+    """What a verdict is about."""
+
+    STALLED = "stalled"  # the job's steps stand still
+    SLOW = "slow"  # they take clearly longer than is usual for it
+    IDLE = "idle"  # hardware failed where no job waits for it
+
+
 class VerdictState(enum.StrEnum):
     """open -> revised* -> resolved. See `goodput_correlator.domain.verdict` for the transitions."""
 
@@ -133,4 +141,5 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     resolution: str = ""
     unknown: tuple[str, ...] = ()  # sources that were silent, in words
+    trouble: Trouble = Trouble.STALLED
     culprits: tuple[Culprit, ...] = ()  # all, when one incident has several independent ones; culprit is the first

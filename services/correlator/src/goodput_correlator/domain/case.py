@@ -147,9 +147,9 @@ class Case:
     """`observed` is sorted by `Observed.order` and free of doubles. `stalled_since` is when the last step of the job ended
     (broker time), None when nothing is known of steps. `offline` marks a case built from files: there is no present, dumps
     stand for the stall and silence means nothing. `named_at` is when a culprit of this very stall was named: whatever ends
-    after that may have been ended because of it. `slow` is how much slower than usual steps are that do not stand still, with
-    each rank's share in `paces`. `measured` are the counters and gauges of the fabric, where `observed` does not hold them.
-    `memo` keeps what engines share, once computed.
+    after that may have been ended because of it. `slow` says how much slower than usual steps are that do not stand still;
+    each rank's share is in `paces`. `measured` are the counters and gauges of the fabric, where `observed` does not hold
+    them. `memo` keeps what engines share, once computed.
     """
 
     now: datetime

@@ -4,10 +4,10 @@ Time is a grid of whole seconds. At grid time T everything received by the broke
 `(received_at, id)`, doubles left out, and then every job is judged once. So the order and the number of deliveries cannot
 matter, as long as T is only judged after all that was received by T has been seen (the caller's watermark).
 
-A job is judged when its steps stand still longer than is usual for it. Hard evidence (a GPU off the bus, a link down, a
-process gone) speeds the judgement up; without it, dumps are waited for. Hardware that fails without a job on it is judged
-by itself (`idle`). Everything kept is bounded: a new job or host puts out one that has ended or fallen silent (`room`), and
-what does not fit even so is counted in `overflow`.
+A job is judged when its steps stand still longer than is usual for it, or take clearly longer than is usual. Hard evidence
+(a GPU off the bus, a link down, a process gone) speeds the judgement up; without it, dumps are waited for. Hardware that
+fails without a job on it is judged by itself (`idle`). Everything kept is bounded: a new job or host puts out one that has
+ended or fallen silent (`room`), and what does not fit even so is counted in `overflow`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from datetime import UTC, datetime, timedelta
 
 from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
-from goodput_common.contracts.telemetry import Event, EventName
-from goodput_common.contracts.verdict import Verdict, VerdictState
+from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge
+from goodput_common.contracts.verdict import Trouble, Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.host_timeline import HostTimeline
 from goodput_correlator.domain.idle import IdleHardware
+from goodput_correlator.domain.measurements import Measurements
+from goodput_correlator.domain.pace import SLOW_WINDOWS
 from goodput_correlator.domain.ranking import decide
 from goodput_correlator.domain.room import Leave, Room
 from goodput_correlator.domain.timeline import READ, JobTimeline, Noted
@@ -45,6 +47,7 @@ UNDETERMINED_S = 8.0  # and this long before saying that nothing names a culprit
 ENDING_S = 20.0  # the last ranks may take this long to leave after the first has
 RESUMED_S = 2.0  # steps must move this long before an incident is over
 CHANGE_OF_MIND = 0.1  # another culprit is named only if not less certain than this below the one named
+MEASURED_KEEP_S = 300.0  # what was not told again in this time is forgotten
 REVISIT_S = 5  # without news, an open incident is judged anew at this pace
 
 
@@ -68,6 +71,7 @@ class Incidents:
         self._of_job: dict[str, str] = {}  # job -> its open incident
         self._news: dict[str, int] = {}  # job -> news when it was last judged
         self._idle = IdleHardware()
+        self._measured = Measurements(fabric)
         self._topologies: list[tuple[datetime, Fabric]] = []  # to come, by time
         self._job_room: Room[JobTimeline] = Room(jobs_max)
         self._host_room: Room[HostTimeline] = Room(hosts_max)
@@ -96,10 +100,11 @@ class Incidents:
         self._topologies.sort(key=lambda each: each[0])
         if len(self._topologies) > TOPOLOGIES_MAX:
             self.topology = self._topologies.pop(0)[1]
+            self._measured.use(self.topology)
 
     def observe(self, seen: Observed) -> None:
         """Take in one fact; judged at the first grid time not before `seen.received_at`."""
-        if not isinstance(seen.fact, READ):
+        if not isinstance(seen.fact, (*READ, Counter, Gauge)):
             return
         if len(self._pending) >= PENDING_MAX:
             self.overflow += 1
@@ -187,6 +192,7 @@ class Incidents:
     def _fold(self, at: datetime, *, old_too: bool = False) -> None:
         while self._topologies and self._topologies[0][0] <= at:
             self.topology = self._topologies.pop(0)[1]
+            self._measured.use(self.topology)
         forgotten = at - timedelta(seconds=REMEMBER_IDS_S)
         while self._pending and self._pending[0][0] <= at:
             received_at, key, _, seen = heapq.heappop(self._pending)
@@ -212,6 +218,9 @@ class Incidents:
                     return
                 job = self._jobs[fact.job] = JobTimeline(fact.job, fact.fabric)
             job.fold(seen)
+            return
+        if isinstance(fact, Counter | Gauge):
+            self._measured.fold(seen)
             return
         host = self._hosts.get(seen.host)
         if host is None:
@@ -251,6 +260,8 @@ class Incidents:
 
     def _judge(self, at: datetime) -> list[Verdict]:
         out: list[Verdict] = []
+        if int(at.timestamp()) % int(MEASURED_KEEP_S) == 0:
+            self._measured.forget(at - timedelta(seconds=MEASURED_KEEP_S))
         for name in sorted(self._jobs):
             job = self._jobs[name]
             verdict = self._judge_job(job, at)
@@ -275,6 +286,8 @@ class Incidents:
         since = job.waiting_since
         if since is None or job.ended or job.paused(at):
             return None
+        if job.pace.slow is not None and job.stood_s(at) < job.decisive_after_s(at):
+            return self._judge_slow(job, previous, at)
         dead = self._has_deaths(job)
         stood_s = (at - since).total_seconds() if dead else job.stood_s(at)
         if stood_s < job.decisive_after_s(at) or not (job.reporting(at) or dead):
@@ -288,10 +301,35 @@ class Incidents:
             return None  # nobody is left to wait: the job was ended
         return self._say(job, previous, diagnosis, stood_s, at)
 
+    def _judge_slow(self, job: JobTimeline, previous: Verdict | None, at: datetime) -> Verdict | None:
+        """Steps go on, more slowly than usual. Nobody is named without evidence, and nothing is said without a name."""
+        if previous is not None and (previous.trouble is not Trouble.SLOW or not self._worth_another_look(job, at)):
+            return None
+        slow = job.pace.slow
+        assert slow is not None
+        diagnosis = decide(self._case(job, at, None, previous))
+        if diagnosis is None or not diagnosis.culprits:
+            return None
+        if previous is not None:
+            verdict = revise(previous, diagnosis, at=at) if _better(previous, diagnosis) else None
+        else:
+            incident = incident_id(self.name, job.job, job.generation, Trouble.SLOW, slow.since)
+            verdict = open_verdict(
+                diagnosis, incident=incident, fabric=self.name, job=job.job, generation=job.generation, at=at,
+                trouble=Trouble.SLOW,
+            )  # fmt: skip
+        if verdict is not None:
+            self._open[verdict.incident] = verdict
+            self._of_job[job.job] = verdict.incident
+        return verdict
+
     def _over(self, job: JobTimeline, previous: Verdict, at: datetime) -> str:
         """Why an incident is over, or ""."""
         if job.ended:
             return "the job ended"
+        if previous.trouble is Trouble.SLOW:
+            fast = job.pace.slow is None and job.pace.fine_windows >= SLOW_WINDOWS
+            return "steps take no longer than usual again" if fast else ""
         if job.moved_at is None or job.resumed_at is None:
             return ""
         since = job.resumed_at if job.generation > previous.generation else max(job.resumed_at, previous.detected_at)
@@ -315,7 +353,7 @@ class Incidents:
         if previous is not None:
             if not _better(previous, diagnosis):
                 return None
-            verdict = revise(previous, diagnosis, at=at)
+            verdict = revise(previous, diagnosis, at=at, trouble=Trouble.STALLED)
         else:
             settle_s = 0.0 if diagnosis.settled else SETTLE_S if diagnosis.culprits else UNDETERMINED_S
             if not diagnosis.decisive and stood_s < max(settle_s, job.stall_after_s(at)):
@@ -357,9 +395,11 @@ class Incidents:
             for each in host.events
         )
 
-    def _case(self, job: JobTimeline, at: datetime, stalled_since: datetime, previous: Verdict | None) -> Case:
+    def _case(self, job: JobTimeline, at: datetime, stalled_since: datetime | None, previous: Verdict | None) -> Case:
+        """`stalled_since` None: the job is slow."""
         facts = job.facts()
-        since = stalled_since - timedelta(seconds=LOOK_BACK_S)
+        slow = job.pace.slow if stalled_since is None else None
+        since = (stalled_since or (slow.since if slow is not None else at)) - timedelta(seconds=LOOK_BACK_S)
         cpu: dict[str, tuple[Observed, ...]] = {}
         outer_pids: dict[str, tuple[int, datetime]] = {}
         for host in self._hosts_of(job):
@@ -384,6 +424,9 @@ class Incidents:
             members=dict(job.members),
             cpu=cpu,
             outer_pids=outer_pids,
+            slow=slow,
+            paces=job.paces(slow.since) if slow is not None else {},
+            measured=self._measured,
         )
 
     def _judge_idle(self, at: datetime) -> list[Verdict]:
@@ -395,7 +438,9 @@ class Incidents:
             incident = incident_id(self.name, None, component, diagnosis.fault_class, first_id)
             if incident in self._open or self._idle.known(incident):
                 continue
-            verdict = open_verdict(diagnosis, incident=incident, fabric=self.name, job=None, generation=0, at=at)
+            verdict = open_verdict(
+                diagnosis, incident=incident, fabric=self.name, job=None, generation=0, at=at, trouble=Trouble.IDLE
+            )
             self._open[incident] = verdict
             self._idle.opened(verdict)
             out.append(verdict)

@@ -20,7 +20,7 @@ from goodput_correlator.domain.blame import analysis
 from goodput_correlator.domain.case import Case
 from goodput_correlator.domain.causal import follows
 from goodput_correlator.domain.clues import events, first_seen
-from goodput_correlator.domain.diagnosis import ENGINES, undetermined
+from goodput_correlator.domain.diagnosis import ENGINES, SLOW_ENGINES, undetermined
 from goodput_correlator.domain.finding import Diagnosis, Finding
 
 NAMED_MIN = 0.45
@@ -36,7 +36,8 @@ UNKNOWN_FACTOR = 0.95
 
 def decide(case: Case) -> Diagnosis | None:
     """One diagnosis, or None where nothing is wrong."""
-    findings = [finding for engine in ENGINES for finding in engine(case)]
+    engines = SLOW_ENGINES if case.slow is not None else ENGINES
+    findings = [finding for engine in engines for finding in engine(case)]
     return weigh(case, findings) if findings else None
 
 

@@ -23,8 +23,9 @@ from goodput_common.contracts.job import (
 )
 from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, State
 from goodput_correlator.domain.case import Observed, Placement, RankPlace
+from goodput_correlator.domain.pace import JobPace, Own, RankPace
 
-# What the timelines remember anything of. Counters are kept for readers; a live diagnosis does not look at them.
+# What the timelines remember anything of. Counters and gauges are in `measurements`.
 READ = (RankRegistered, RankProgress, RankExited, StallSuspected, FlightRecorderDump, CollectorHeartbeat, Event, State)
 CLOCK_DOUBT_S = 2.0  # never order events of two hosts more tightly than this by their own clocks
 STALL_S_MIN = 2.5  # steps that stand still for less are no stall, whatever the usual step
@@ -60,6 +61,7 @@ class RankTrack:
     exited: Observed | None = None
     stall: Observed | None = None
     dump: Observed | None = None
+    own: Own = field(default_factory=Own)
 
     def facts(self) -> list[Observed]:
         return [each for each in (self.moved, self.last, self.exited, self.stall, self.dump) if each is not None]
@@ -100,6 +102,7 @@ class JobTimeline:
     resumed_at: datetime | None = None  # when steps began to move after they had stood still
     news: int = 0  # grows with every fact that may change a diagnosis
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of each group, as far as reports have said
+    pace: JobPace = field(default_factory=JobPace)
     _noted_step: int = -1  # by an earlier process, until a rank is seen to finish a step
     _gaps: deque[tuple[int, float, float, int]] = field(default_factory=deque)  # bucket, longest s, sum s, steps
     _before: tuple[float, int] = (0.0, 0)  # sum s and steps of all `_gaps` but the last: this is asked at every report
@@ -114,7 +117,7 @@ class JobTimeline:
         if fact.generation > self.generation:
             self.generation, self.ranks, self.learning = fact.generation, {}, True
             self.moved_at = self.resumed_at = None
-            self.members, self._noted_step = {}, -1
+            self.members, self._noted_step, self.pace = {}, -1, JobPace()
         if isinstance(fact, RankRegistered):
             self._register(seen, fact)
             return
@@ -189,6 +192,7 @@ class JobTimeline:
         finished_at = seen.received_at - timedelta(seconds=age_s)
         if fact.step != track.step or track.finished_at is None:
             self._learn(track, seen, fact, finished_at)
+            self._paced(track, seen, fact)
             track.step, track.finished_at, track.moved = fact.step, finished_at, seen
             self._moved(finished_at)
         elif finished_at < track.finished_at:
@@ -223,6 +227,16 @@ class JobTimeline:
             self._gaps.popleft()
         closed = list(self._gaps)[:-1]
         self._before = (sum(gap[2] for gap in closed), sum(gap[3] for gap in closed))
+
+    def _paced(self, track: RankTrack, seen: Observed, fact: RankProgress) -> None:
+        if track.learned > WARM_UP_STEPS or not self.learning:
+            self.pace.report(fact, seen.received_at, self.world_size)
+            track.own.report(seen, slow=self.pace.slow is not None)
+
+    def paces(self, since: datetime) -> dict[int, RankPace]:
+        """Of each rank that has finished steps since then."""
+        found = {rank: track.own.pace(rank, since) for rank, track in sorted(self.ranks.items())}
+        return {rank: pace for rank, pace in found.items() if pace is not None}
 
     # what is normal, and what is now
 

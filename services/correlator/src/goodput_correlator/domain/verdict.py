@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from goodput_common.contracts.verdict import Culprit, Verdict, VerdictState
+from goodput_common.contracts.verdict import Culprit, Trouble, Verdict, VerdictState
 from goodput_correlator.domain.finding import ENGINE_VERSION, Diagnosis
 
 NOBODY = Culprit(component=None, kind=None, host=None)
@@ -33,7 +33,14 @@ def incident_id(fabric: str, job: str | None, *onset: object) -> str:
 
 
 def open_verdict(
-    diagnosis: Diagnosis, *, incident: str, fabric: str, job: str | None, generation: int, at: datetime
+    diagnosis: Diagnosis,
+    *,
+    incident: str,
+    fabric: str,
+    job: str | None,
+    generation: int,
+    at: datetime,
+    trouble: Trouble = Trouble.STALLED,
 ) -> Verdict:
     """Version 1."""
     return Verdict(
@@ -57,6 +64,7 @@ def open_verdict(
         diagnosed_by=f"{diagnosis.engine}/{ENGINE_VERSION}",
         generation=generation,
         unknown=diagnosis.unknown,
+        trouble=trouble,
         culprits=diagnosis.culprits,
     )
 
@@ -71,11 +79,13 @@ def is_news(previous: Verdict, diagnosis: Diagnosis) -> bool:
     )
 
 
-def revise(previous: Verdict, diagnosis: Diagnosis, *, at: datetime) -> Verdict | None:
-    """The next version, or None where the diagnosis brings no news. The first sight of the fault stays the first."""
+def revise(previous: Verdict, diagnosis: Diagnosis, *, at: datetime, trouble: Trouble | None = None) -> Verdict | None:
+    """The next version, or None where the diagnosis brings no news. The first sight of the fault stays the first. `trouble`,
+    where it has changed: a job that was slow stands still now."""
     if previous.state is VerdictState.RESOLVED:
         raise IllegalTransition(f"verdict {previous.id} is resolved: a new fault is a new incident")
-    if previous.version >= VERSIONS_MAX or not is_news(previous, diagnosis):
+    trouble = trouble or previous.trouble
+    if previous.version >= VERSIONS_MAX or not (is_news(previous, diagnosis) or trouble is not previous.trouble):
         return None
     named_before = {c.component for c in previous.culprits}
     named_now = {c.component for c in diagnosis.culprits}
@@ -96,6 +106,7 @@ def revise(previous: Verdict, diagnosis: Diagnosis, *, at: datetime) -> Verdict 
         published_at=at,
         diagnosed_by=f"{diagnosis.engine}/{ENGINE_VERSION}",
         unknown=diagnosis.unknown,
+        trouble=trouble,
         culprits=diagnosis.culprits,
     )
 

@@ -35,3 +35,6 @@ ENGINES: tuple[Engine, ...] = (
     process_stall.diagnose,
     undetermined.diagnose,
 )
+
+SLOW_ENGINES: tuple[Engine, ...] = ()
+"""What can make steps slow without stopping them."""

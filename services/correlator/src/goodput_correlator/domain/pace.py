@@ -1,0 +1,168 @@
+"""How fast a job goes, and whether that is slower than usual for it.
+
+Steps are looked at in windows of ten seconds or five reports of a rank, whichever is longer. A window's step time is the median over
+what ranks report, so that a checkpoint or an evaluation, which lengthens one step in many, does not make it slow. What is
+usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new usual.
+
+In synchronous training every rank has the same step time. Who is *late* shows in what a rank does itself: its own time, the
+step without what it waited for others, against its own past and against the others.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from goodput_common.contracts.job import RankProgress
+
+if TYPE_CHECKING:
+    from goodput_correlator.domain.case import Observed  # whose Case holds paces
+
+WINDOW_S = 10.0
+WINDOW_REPORTS = 5  # of one rank: a pause is in one of them
+VOICES_MAX = 32  # ranks that are listened to for the step time
+USUAL_WINDOWS_MAX = 180  # half an hour
+USUAL_WINDOWS_MIN = 3
+SLOW_FACTOR = 1.08  # from here on a window is slow
+SLOW_WINDOWS = 2  # so many in a row make the job slow,
+SLOW_AT_ONCE = 1.5  # or one as slow as this
+NEW_USUAL_WINDOWS = 180
+RECENT_REPORTS = 6  # of a rank
+OWN_SMOOTHING = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A job that is slower than usual. `windows`: how many in a row."""
+
+    since: datetime
+    usual_ms: float
+    now_ms: float
+    windows: int
+
+    @property
+    def factor(self) -> float:
+        return self.now_ms / self.usual_ms if self.usual_ms else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankPace:
+    """What one rank does of a step by itself, means of its last reports. `own_ms` is None where it cannot be told apart from
+    waiting; `usual_own_ms` is from before the job became slow. `told`: the reports, oldest first."""
+
+    rank: int
+    step_ms: float
+    own_ms: float | None
+    usual_own_ms: float | None
+    phases_ms: Mapping[str, float]
+    told: tuple[Observed, ...]
+
+
+@dataclass(slots=True)
+class JobPace:
+    """The windows of one generation of a job. `report` in the order of evidence."""
+
+    _usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_WINDOWS_MAX))
+    _slow: deque[float] = field(default_factory=lambda: deque(maxlen=NEW_USUAL_WINDOWS))
+    _fine: int = 0  # windows in a row that were not slow
+    _slow_since: datetime | None = None
+    _began: datetime | None = None
+    _reports: int = 0  # of the first rank that is listened to
+    _first: int = -1
+    _told: list[float] = field(default_factory=list)
+
+    def report(self, fact: RankProgress, received_at: datetime, world_size: int) -> None:
+        if fact.steps <= 0 or fact.step_ms_mean <= 0 or fact.rank % max(1, world_size // VOICES_MAX):
+            return
+        if self._began is None:
+            self._began, self._first = received_at - timedelta(milliseconds=fact.step_ms_mean * fact.steps), fact.rank
+        self._told.append(fact.step_ms_mean)
+        if fact.rank == self._first:
+            self._reports += 1
+        length_s = (received_at - self._began).total_seconds()
+        enough = self._reports >= WINDOW_REPORTS or len(self._told) >= WINDOW_REPORTS * VOICES_MAX
+        if length_s >= WINDOW_S and enough:
+            self._close(statistics.median(self._told), self._began)
+            self._began, self._reports, self._told = received_at, 0, []
+
+    @property
+    def usual_ms(self) -> float:
+        return statistics.median(self._usual) if len(self._usual) >= USUAL_WINDOWS_MIN else 0.0
+
+    @property
+    def slow(self) -> Slow | None:
+        if self._slow_since is None or not self._slow:
+            return None
+        now_ms, usual_ms = statistics.median(list(self._slow)[-3:]), self.usual_ms
+        if len(self._slow) < SLOW_WINDOWS and now_ms < SLOW_AT_ONCE * usual_ms:
+            return None
+        return Slow(self._slow_since, usual_ms, now_ms, len(self._slow))
+
+    @property
+    def fine_windows(self) -> int:
+        """How many windows in a row were as fast as usual."""
+        return self._fine
+
+    def _close(self, step_ms: float, began: datetime) -> None:
+        usual_ms = self.usual_ms
+        if not usual_ms or step_ms < SLOW_FACTOR * usual_ms:
+            self._usual.append(step_ms)
+            self._fine += 1
+            if self._fine >= SLOW_WINDOWS or not self._slow:
+                self._slow.clear()
+                self._slow_since = None
+            return
+        if self._slow_since is None:
+            self._slow_since = began
+        self._fine = 0
+        self._slow.append(step_ms)
+        if len(self._slow) >= NEW_USUAL_WINDOWS:
+            self._usual.clear()
+            self._usual.extend(self._slow)
+            self._slow.clear()
+            self._slow_since = None
+
+
+def own_ms(fact: RankProgress) -> float | None:
+    """What the rank does of a step itself: the step without waiting, where the agent tells; else the phases it marks."""
+    if fact.waiting_ms >= 0 and fact.step_ms_mean > 0:
+        return max(0.0, fact.step_ms_mean - fact.waiting_ms)
+    return sum(fact.phases_ms.values()) if fact.phases_ms else None
+
+
+@dataclass(slots=True)
+class Own:
+    """One rank's own time: lately, and before the job became slow."""
+
+    told: deque[Observed] = field(default_factory=lambda: deque(maxlen=RECENT_REPORTS))
+    usual_ms: float | None = None
+
+    def report(self, seen: Observed, *, slow: bool) -> None:
+        fact = seen.fact
+        if not isinstance(fact, RankProgress) or fact.steps <= 0:
+            return
+        self.told.append(seen)
+        mine_ms = own_ms(fact)
+        if mine_ms is not None and not slow:
+            self.usual_ms = mine_ms if self.usual_ms is None else self.usual_ms + OWN_SMOOTHING * (mine_ms - self.usual_ms)
+
+    def pace(self, rank: int, since: datetime) -> RankPace | None:
+        """From the reports since then; None without any."""
+        told = tuple(seen for seen in self.told if seen.received_at >= since)
+        facts = [seen.fact for seen in told if isinstance(seen.fact, RankProgress)]
+        if not facts:
+            return None
+        own = [mine_ms for fact in facts if (mine_ms := own_ms(fact)) is not None]
+        names = sorted({name for fact in facts for name in fact.phases_ms})
+        return RankPace(
+            rank=rank,
+            step_ms=statistics.fmean(fact.step_ms_mean for fact in facts),
+            own_ms=statistics.fmean(own) if own else None,
+            usual_own_ms=self.usual_ms,
+            phases_ms={name: statistics.fmean(fact.phases_ms.get(name, 0.0) for fact in facts) for name in names},
+            told=told,
+        )
