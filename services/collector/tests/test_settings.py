@@ -31,6 +31,8 @@ def test_hosts_on_one_machine_have_spools_of_their_own(tmp_path: Path) -> None:
     [
         ("NETDEV_IGNORE", "("),
         ("HEARTBEAT_S", "0"),
+        ("HISTORY_S", "inf"),
+        ("COLLECTOR_OFF", "\udcff"),
         ("SPOOL_BYTES", "5"),
         ("RDMA_INTERVAL_S", "soon"),
         ("JOURNALCTL", 'journalctl "--directory=/x'),

@@ -335,6 +335,25 @@ def test_a_segment_cut_short_while_it_is_in_use_loses_what_was_cut_off_and_nothi
     spool.close()
 
 
+@pytest.mark.parametrize("left", [0, 1, 4])
+def test_a_segment_cut_short_before_the_place_that_was_sent_goes_on_with_what_comes(tmp_path: Path, left: int) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    for _ in range(8):
+        put(spool)
+    for position, _ in list(spool.peek(6)):
+        spool.acknowledge(position)
+    spool.close()
+    (segment,) = tmp_path.glob("*.spool")
+    os.truncate(segment, places(segment.read_bytes())[left])
+    again = DiskSpool(tmp_path, boot_id="b1")
+    put(again)
+    assert 0 <= again.state().filled <= 1
+    again.close()
+    again = DiskSpool(tmp_path, boot_id="b1")
+    assert all_of(again) == ["id/9"]
+    again.close()
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_whatever_is_damaged_what_is_whole_comes_in_order_and_the_spool_goes_on(

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from goodput_collector.domain.path_text import path_text
 from goodput_common.contracts.subjects import token
 from goodput_common.contracts.telemetry import Source
 from goodput_common.runtime.settings import CommonSettings, Port
@@ -85,7 +86,9 @@ class Settings(CommonSettings):
         5.0, ge=0, le=300, description="how often measurements and traffic are told; events, states and errors go at once"
     )
     heartbeat_s: float = Field(5.0, ge=0.5, le=300, description="how often the collector tells how it and its sources are")
-    history_s: float = Field(600.0, ge=0, description="how old a kernel message may be to be told at the first start")
+    history_s: float = Field(
+        600.0, ge=0, le=31_536_000, description="how old a kernel message may be to be told at the first start"
+    )
     spool_dir: Path | None = Field(None, description="where messages wait for the bus; none: in the run directory")
     spool_bytes: int = Field(64 << 20, ge=1 << 20, description="bound of the spool; at it the oldest messages go")
 
@@ -119,7 +122,7 @@ class Settings(CommonSettings):
         known = [source.value for source in Source if source is not Source.HEARTBEAT]
         unknown = [name for name in listed(value) if name not in known]
         if unknown:
-            raise ValueError(f"unknown source {', '.join(unknown)}; there are {', '.join(known)}")
+            raise ValueError(f"unknown source {path_text(', '.join(unknown))}; there are {', '.join(known)}")
         return value
 
     @property

@@ -279,7 +279,7 @@ class DiskSpool:
 
     def _unsent_bytes(self) -> int:
         sent = self._offset if self._segment in self._sizes else 0
-        return sum(self._sizes.values()) - sent
+        return max(0, sum(self._sizes.values()) - sent)
 
     def close(self) -> None:
         self._file.close()
@@ -318,6 +318,9 @@ class DiskSpool:
                 self._delete(segment)
                 continue
             self._sizes[segment], self._waiting[segment] = self._recover_segment(segment)
+        if self._offset > self._sizes.get(self._segment, self._offset):  # cut short: what comes has not been sent
+            self._offset = self._sizes[self._segment]
+            self._sent.write(self._segment, self._offset)
         if not self._sizes or self._torn:
             first = max([self._segment, *found]) + 1
             self._sizes[first], self._waiting[first], self._torn = 0, 0, False
