@@ -27,6 +27,7 @@ from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.layout import OPS, Place
 from goodput_faultlab.simulate.recorder import recorded
 from goodput_faultlab.simulate.stall import counts
+from goodput_faultlab.simulate.steps import RANK_SPREAD, own_ms
 
 if TYPE_CHECKING:
     from goodput_faultlab.simulate.training import Training
@@ -35,7 +36,6 @@ REPORT_S = 1.0
 SUSPECT_FLOOR_S, SUSPECT_STEPS = 2.0, 5.0  # the agent's rule: so many usual steps, at least so long
 SECOND_DUMP_S = 3.0
 STEPS_BEFORE_SUSPICION = 5
-SHARES = (("forward", 0.40), ("backward", 0.38), ("optimizer", 0.22))
 
 
 class Agents:
@@ -101,8 +101,10 @@ class Agents:
         now, clock = self._clockwork.now, self._collectors.clock(place.host)
         steps = max(0, training.step - self._step_reported.get(rank, training.step))
         self._step_reported[rank] = training.step
-        recent = list(training.durations_s)[-steps:] if steps else []
-        mean_ms = 1000 * sum(recent) / len(recent) if recent else 0.0
+        recent = list(training.recent)[-steps:] if steps else []
+        mean_ms = 1000 * sum(each.lasted_s for each in recent) / len(recent) if recent else 0.0
+        grain = self._clockwork.rng("own").gauss(1.0, RANK_SPREAD)
+        own = own_ms(rank, recent, self._spec.step_s, grain) if recent else {}
         phase, for_s = training.phase(rank)
         number = self._reports[rank] = self._reports.get(rank, 0) + 1
         progress = RankProgress(
@@ -117,8 +119,9 @@ class Agents:
             step_at=clock - (now - training.step_at) if training.step_at is not None else None,
             steps=steps,
             step_ms_mean=round(mean_ms, 1),
-            step_ms_max=round(1000 * max(recent), 1) if recent else 0.0,
-            phases_ms={name: round(mean_ms * share, 1) for name, share in SHARES} if recent else {},
+            step_ms_max=round(1000 * max(each.lasted_s for each in recent), 1) if recent else 0.0,
+            phases_ms=own,
+            waiting_ms=round(max(0.0, mean_ms - sum(own.values())), 1) if recent else -1.0,
             phase=phase,
             phase_for_ms=round(1000 * for_s, 1),
             groups=self._groups(rank) if training.stalled else (),

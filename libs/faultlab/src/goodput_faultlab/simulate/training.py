@@ -1,7 +1,8 @@
 """The training job: its steps, and where every rank stands when they stop.
 
 One generation of the job is a `Layout` plus a counter of steps. Steps follow each other until a fault stands in the
-way; then all ranks stand where `stall.settle` puts them. What the agents in the ranks say about it is in `agents`.
+way; then all ranks stand where `stall.settle` puts them. A fault that only slows down makes them longer (`steps`). What
+the agents in the ranks say about it is in `agents`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from goodput_faultlab.simulate.faults.model import Fault
 from goodput_faultlab.simulate.layout import OPS, SCHEDULE, Layout
 from goodput_faultlab.simulate.spec import SimulationSpec
 from goodput_faultlab.simulate.stall import Obstacle, Position, settle
+from goodput_faultlab.simulate.steps import STEP_SPREAD, USUAL, Pace, Step, pace_of, whereabouts
 
 START_UP_S = 2.0
 DISK_CHECKPOINT_STEPS = 50
 HABIT = 2  # pauses of the same kind that raise a suspicion before the agent takes them for normal
-PHASES = ((0.40, "forward"), (0.78, "backward"), (1.1, "optimizer"))
+PHASES = ((0.40, "forward"), (0.78, "backward"), (1.1, "optimizer"))  # of a stalled rank, by its next collective
 
 
 class Training:
@@ -41,7 +43,7 @@ class Training:
         self.step = -1  # last finished
         self.step_at: datetime | None = None
         self.steps_before = 0  # steps before this generation's groups were made
-        self.durations_s: deque[float] = deque(maxlen=64)  # of the last steps
+        self.recent: deque[Step] = deque(maxlen=64)
         self.stalled_since: datetime | None = None
         self.positions: list[Position] | None = None
         self.stall_faults: Sequence[Fault] = ()
@@ -52,6 +54,10 @@ class Training:
         self.epoch = 0  # grows with every change of course; what was planned under an older one does not happen
         self.idle_s = 0.0
         self.redone_s = 0.0
+        self.slowed_s = 0.0  # what steps took beyond the usual
+        self._executed = 0.0  # steps carried out so far, redone ones counted again
+        self._stalled_share = 0.0
+        self._pace = USUAL
         self._clockwork = clockwork
         self._blocking = blocking
         self._gave_up = gave_up
@@ -74,6 +80,16 @@ class Training:
         """Steps finished in this generation."""
         return self.step + 1 - self.steps_before
 
+    @property
+    def work(self) -> float:
+        """Steps carried out since the start of the run, with the share of the one in hand; never falls. Whatever the job
+        moves over its network is proportional to this."""
+        if self._started is None or self.waiting:
+            return self._executed
+        if self.stalled:
+            return self._executed + self._stalled_share
+        return self._executed + min(1.0, (self._clockwork.now - self._started).total_seconds() / self._lasts_s)
+
     def mute(self, rank: int) -> bool:
         """Whether nothing is heard from this rank's agent."""
         return rank in self.gone or rank in self.silent
@@ -91,6 +107,8 @@ class Training:
         """A new generation: after a re-init of the communicators the processes are the same, else they are new. Steps resume
         after the last one that peers keep in memory, or after the last checkpoint on disk."""
         before = self.layout
+        self._executed = self.work  # what was done of the step in hand is lost, but it was sent
+        self._started, self._stalled_share = None, 0.0
         self.layout = Layout(self.spec.fabric, self.spec.job, hosts, before.generation + 1)
         if new_processes:
             self.gone, self.silent = set(), set()
@@ -112,7 +130,7 @@ class Training:
     def reconsider(self) -> None:
         """Something began or ended to stand in the way."""
         if self.stalled:
-            if not self._blocking():  # what was retried goes through, and the step comes to its end
+            if not self._stuck(self._obstacle(0)):  # what was retried goes through, and the step comes to its end
                 self.epoch += 1
                 epoch = self.epoch
                 self.positions = None
@@ -141,8 +159,11 @@ class Training:
             return
         self.waiting = ""
         self._started = self._clockwork.now
-        self._lasts_s = self.spec.step_s * max(0.8, self._clockwork.rng("steps").gauss(1.0, 0.02))
+        self._pace = self._pace_now()
+        usual_s = self.spec.step_s * max(0.8, self._clockwork.rng("steps").gauss(1.0, STEP_SPREAD))
+        self._lasts_s = usual_s * self._pace.factor
         if not self._try_stall(self._obstacle(0)):
+            self._suspect_if_long()
             self._clockwork.after(self._lasts_s, lambda: self._end_step(epoch))
 
     def _end_step(self, epoch: int) -> None:
@@ -151,17 +172,36 @@ class Training:
         now = self._clockwork.now
         self.step += 1
         self.step_at = now
-        self.durations_s.append((now - (self._started or now)).total_seconds())
+        self._executed += 1
+        self._stalled_share = 0.0
+        self.recent.append(Step((now - (self._started or now)).total_seconds(), self._pace))
+        self.slowed_s += self._lasts_s * (1 - 1 / self._pace.factor)
         self._account()
         noise = self.spec.noise
         if noise.checkpoint_every and (self.step + 1) % noise.checkpoint_every == 0:
             self._wait("checkpoint")
-            if noise.checkpoint_s > self.agents.suspect_s and self._habit < HABIT:
-                self._habit += 1
-                self.agents.watch_for_stall()
+            if noise.checkpoint_s > self.agents.suspect_s:
+                self._suspect_by_habit()
             self._clockwork.after(noise.checkpoint_s, lambda: self._start_step(epoch))
         else:
             self._start_step(epoch)
+
+    def _suspect_by_habit(self) -> None:
+        """The agents take a pause for a stall, until they have seen a few of the kind."""
+        if self._habit < HABIT:
+            self._habit += 1
+            self.agents.watch_for_stall()
+
+    def _suspect_if_long(self) -> None:
+        if self._lasts_s > self.agents.suspect_s:
+            self._suspect_by_habit()
+
+    def _pace_now(self) -> Pace:
+        active = [fault for fault in self._blocking() if fault.slowdown is not None]
+        if not active:
+            return USUAL
+        now_s = self._clockwork.elapsed_s
+        return pace_of((fault.slowdown, now_s - fault.spec.at_s) for fault in active if fault.slowdown is not None)
 
     def op_now(self) -> int:
         """How many collectives of the step have been enqueued by now."""
@@ -190,12 +230,8 @@ class Training:
             return next(name for limit, name in PHASES if share < limit), stood_s
         if self.waiting or self._started is None:
             return self.waiting, (now - self._waiting_since).total_seconds()
-        into_s, before_s = (now - self._started).total_seconds(), 0.0
-        for limit, name in PHASES:
-            if into_s < limit * self._lasts_s:
-                return name, into_s - before_s
-            before_s = limit * self._lasts_s
-        return PHASES[-1][1], into_s - PHASES[-2][0] * self._lasts_s
+        into_s = (now - self._started).total_seconds()
+        return whereabouts(into_s, self.spec.step_s, self._pace.late.get(rank, {}))
 
     def fault_of(self, rank: int) -> Fault | None:
         return next((fault for fault in self.stall_faults if rank in fault.ranks), None)
@@ -204,7 +240,7 @@ class Training:
 
     def _obstacle(self, op: int) -> Obstacle | None:
         """All that blocks now, as one; None when nothing does."""
-        each = [fault.obstacle(op) for fault in self._blocking()]
+        each = [fault.obstacle(op) for fault in self._blocking() if fault.blocks]
         if not each:
             return None
         broken = [o for o in each if o.broken]
@@ -217,17 +253,24 @@ class Training:
             broken_from=min((o.broken_from for o in broken), default=0),
         )
 
+    def _stuck(self, obstacle: Obstacle | None) -> list[Position] | None:
+        """Where all ranks come to rest; None where the step comes through."""
+        if obstacle is None:
+            return None
+        positions = settle(self.layout, obstacle)
+        return None if all(position.completed == OPS for position in positions) else positions
+
     def _try_stall(self, obstacle: Obstacle | None) -> bool:
         """Stop here if the step cannot come through; a fault that comes too late for this step stops the next one."""
-        if obstacle is None:
+        positions = self._stuck(obstacle)
+        if positions is None:
             return False
-        positions = settle(self.layout, obstacle)
-        if all(position.completed == OPS for position in positions):
-            return False
+        share = (self._clockwork.now - (self._started or self._clockwork.now)).total_seconds() / self._lasts_s
+        self._stalled_share = min(1.0, share)
         self.epoch += 1
         epoch = self.epoch
         self.positions = positions
-        self.stall_faults = tuple(self._blocking())
+        self.stall_faults = tuple(fault for fault in self._blocking() if fault.blocks)
         self.stalled_since = self.stalled_since or self.step_at or self._clockwork.now
         self.agents.watch_for_stall()
         self._clockwork.after(self.spec.watchdog_s, lambda: self._give_up(epoch))
