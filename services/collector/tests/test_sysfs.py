@@ -262,6 +262,19 @@ def test_a_counter_that_says_nonsense_is_left_out_and_the_others_are_told(tmp_pa
     assert counters(rdma.read()) == {"link_downed": (1, CounterDoubt.NONE)}
 
 
+def test_a_counter_that_has_nothing_to_say_at_first_counts_from_when_it_has(tmp_path: Path) -> None:
+    clock = TurnedClock()
+    port = rdma_device(tmp_path, "mlx5_0", {"link_downed": 0, "symbol_error": 3}, {})
+    (port / "counters" / "link_downed").write_text("")
+    rdma = reader(tmp_path, clock)
+    seen = []
+    for text in ("", "5\n", "6\n"):
+        (port / "counters" / "link_downed").write_text(text)
+        seen.append(counters(rdma.read()))
+        clock.seconds += 1
+    assert seen == [{}, {}, {"link_downed": (1, CounterDoubt.NONE)}]
+
+
 def test_devices_that_come_and_go_are_followed(tmp_path: Path) -> None:
     clock = TurnedClock()
     rdma_device(tmp_path, "mlx5_0", {}, {})

@@ -53,7 +53,7 @@ class _Folder:
     def __init__(self, kept: list[_Kept]) -> None:
         self._names = [each.name for each in kept]
         self._fds = [each.fd for each in kept]
-        self._raw = [b""] * len(kept)
+        self._raw: list[bytes] = []
         self._counted = Counted({})
 
     def read(self) -> Counted:
@@ -64,7 +64,8 @@ class _Folder:
             return Counted(since, since)
         values = since.copy()
         moved = []
-        for name, now in itertools.compress(zip(self._names, raw, strict=True), map(operator.ne, raw, before)):
+        differ = map(operator.ne, raw, before) if before else itertools.repeat(True)
+        for name, now in itertools.compress(zip(self._names, raw, strict=True), differ):
             values[name] = _number(now)
             moved.append(name)
         self._raw, self._counted = raw, Counted(values, since if since else None, moved)
