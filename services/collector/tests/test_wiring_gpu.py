@@ -19,6 +19,6 @@ def test_telemetry_events_and_discovery_ask_one_nvml(tmp_path: Path) -> None:
     used = [
         library
         for reader in (*gpu.readers(given), *discovery.readers(given))
-        if isinstance(library := getattr(reader, "_library", None), NvmlLibrary)
+        if isinstance(library := getattr(getattr(reader, "_gpus", reader), "_library", None), NvmlLibrary)
     ]
     assert len(used) == 3 and all(each is given.nvml for each in used)

@@ -14,8 +14,8 @@ from goodput_collector.domain.changes import Changes
 from goodput_collector.domain.dcgm import LastXids, Scraped, by_gpu
 from goodput_collector.domain.dcgm_text import Blocks, Parsed, parse
 from goodput_collector.domain.gauges import Gauges
-from goodput_collector.domain.gpu_samples import NOISE, GpuSamples
-from goodput_common.contracts.telemetry import Gauge, Sample, Source, State
+from goodput_collector.domain.gpu_samples import GpuSamples
+from goodput_common.contracts.telemetry import Sample, Source, State
 from goodput_common.runtime.clock import Clock
 
 BODY_BYTES_MAX = 8 << 20
@@ -69,12 +69,11 @@ class DcgmReader:
             raise Unreadable(f"{self._url.geturl()} tells no metrics" + (f": {parsed.first_bad}" if parsed.bad else ""))
         at, now_s = self._clock.now(), self._clock.monotonic_s()
         samples: list[Sample] = []
-        gauges: list[Gauge] = []
         states: list[State] = []
         covered: list[str] = []
         for component, each in scraped.items():
             gpu = self._of(each)
-            gauges += gpu.gauges(each.values, at)
+            samples += gpu.gauges(each.values, at, now_s, self._gauges)
             samples += gpu.throttling(each.values, at, now_s)
             samples += gpu.counters(each.counts, at, now_s, self._boot_id)
             samples += gpu.nvlinks(each.links, at, now_s, self._boot_id)
@@ -88,7 +87,7 @@ class DcgmReader:
         if len(self._gpus) > _GPUS_REMEMBERED_MAX:
             for component in gone:
                 del self._gpus[component]
-        samples += self._gauges.of(gauges, now_s, noise=NOISE)
+        self._gauges.sweep(now_s)
         samples += self._changes.of(states, now_s)
         return Reading(samples=samples, covered=covered, trouble=_trouble(parsed, gone))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goodput_collector.adapters.nvml_fields import Fields
+from goodput_collector.adapters.nvml_fields import Fields, Number
 from goodput_collector.adapters.nvml_library import Nvml
 from goodput_collector.domain import gpu_links, gpu_memory
 from goodput_collector.domain.gpu_cadence import Group
@@ -40,12 +40,14 @@ _MIG_DEVICES_MAX = 16
 @dataclass(slots=True)
 class Answers:
     """One round with one GPU. What was not asked or not answered is missing. `codes` are the return codes that are neither
-    success nor "there is no such thing", by question; `fine` counts the answers."""
+    success nor "there is no such thing", by question; `fine` counts the answers. `clocks` are of the group that is asked
+    every second, `values` all others that are no counts."""
 
     fine: int = 0
     codes: dict[str, int] = field(default_factory=dict)
     forbidden: list[str] = field(default_factory=list)
     took_s: dict[Group, float] = field(default_factory=dict)
+    clocks: dict[str, int] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     ecc: dict[str, int] = field(default_factory=dict)
@@ -64,6 +66,16 @@ class NvmlDevice:
         self._lacking_since_s = time.monotonic()
         self._fields_counted = Fields(nvml, [(field, 0) for field in FIELDS_COUNTED])
         self._memory_temperature = Fields(nvml, [(FIELD_MEMORY_TEMPERATURE, 0)])
+        self._clock_numbers = [
+            ("clock_sm_mhz", "sm", Number(nvml, "nvmlDeviceGetClockInfo", 1)),
+            ("clock_memory_mhz", "mem", Number(nvml, "nvmlDeviceGetClockInfo", 2)),
+            ("power_mw", "power", Number(nvml, "nvmlDeviceGetPowerUsage")),
+            ("temperature_c", "temperature", Number(nvml, "nvmlDeviceGetTemperature", 0)),
+            *(
+                ("reasons", question, Number(nvml, f"nvmlDeviceGetCurrentClocks{what}Reasons", kind=ctypes.c_ulonglong))
+                for question, what in (("reasons", "Event"), ("reasons_old", "Throttle"))
+            ),
+        ]
         self._wanted: dict[gpu_links.Asked, gpu_links.Wanted] | None = None
         self._link_fields = Fields(nvml, [])
         self._link_values: list[int | None] = []
@@ -143,15 +155,19 @@ class NvmlDevice:
         return values
 
     def _clocks(self) -> None:
-        self._put("clock_sm_mhz", self._ask("sm", "nvmlDeviceGetClockInfo", 1))
-        self._put("clock_memory_mhz", self._ask("mem", "nvmlDeviceGetClockInfo", 2))
-        mask = self._ask("reasons", "nvmlDeviceGetCurrentClocksEventReasons")
-        if mask is None and "reasons" in self._lacking:
-            mask = self._ask("reasons_old", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        self._put("reasons", mask)
-        self._put("power_mw", self._ask("power", "nvmlDeviceGetPowerUsage"))
-        self._put("temperature_c", self._ask("temperature", "nvmlDeviceGetTemperature", 0))
-        self._put("memory_temperature_c", self._batch("memory_temperature", self._memory_temperature)[0])
+        answers, lacking = self._answers, self._lacking
+        for name, question, number in self._clock_numbers:
+            if question in lacking or (question == "reasons_old" and "reasons" not in lacking):
+                continue
+            code, value = number.read(self._handle)
+            if code:
+                self._failed(question, code)
+            else:
+                answers.fine += 1
+                answers.clocks[name] = value
+        temperature = self._batch("memory_temperature", self._memory_temperature)[0]
+        if temperature is not None:
+            answers.clocks["memory_temperature_c"] = temperature
 
     def _counted(self) -> None:
         for name, value in zip(FIELDS_COUNTED.values(), self._batch("counts", self._fields_counted), strict=True):

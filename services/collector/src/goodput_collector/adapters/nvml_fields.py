@@ -1,18 +1,20 @@
-"""NVML's field values: many questions to one GPU in one call."""
+"""Questions to one GPU whose memory is laid out once, because they are asked every second: field values, many in one call,
+and single numbers. (The binding's own functions look up, build and take apart anew each time.)
+"""
 
 from __future__ import annotations
 
 import ctypes
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from goodput_collector.adapters.nvml_library import Nvml
 from goodput_collector.domain.gpu_return import FUNCTION_NOT_FOUND
 
 
 class Fields:
-    """A batch of field values with its memory laid out once: a driver answers them in one call, and Python reads them in
-    one go. (The binding's own function builds and takes apart a structure for each field, each time.)"""
+    """A batch of field values: a driver answers them in one call, and Python reads them in one go."""
 
     _LAYOUT = struct.Struct("=IIqqIIQ")
 
@@ -42,6 +44,25 @@ class Fields:
             else:
                 values.append(_number(kind, raw))
         return 0, values, refused
+
+
+class Number:
+    """A function of NVML that answers a device's handle, and perhaps one number more, with a whole number."""
+
+    def __init__(self, nvml: Nvml, function: str, *arguments: int, kind: type[Any] = ctypes.c_uint) -> None:
+        self._nvml = nvml
+        self._function = function
+        self._arguments = [ctypes.c_uint(each) for each in arguments]
+        self._answer = kind()
+        self._pointer = ctypes.byref(self._answer)
+
+    def read(self, handle: object) -> tuple[int, int]:
+        """(return code of the call, the number)."""
+        try:
+            call = getattr(self._nvml.nvmlLib, self._function)
+        except AttributeError:
+            return FUNCTION_NOT_FOUND, 0
+        return int(call(handle, *self._arguments, self._pointer)), int(self._answer.value)
 
 
 def _number(kind: int, raw: int) -> int | None:

@@ -73,7 +73,7 @@ class Lanes(Generic[_T]):
         """Whether all calls have come back. One wait for all of them, as long as each keeps its time."""
         while True:
             late_s = min(batch.since_s + self._each_s, until_s)
-            if batch.done.wait(max(late_s - time.monotonic(), 0.001)):
+            if batch.returned.acquire(timeout=max(late_s - time.monotonic(), 0.001)):
                 return True
             if time.monotonic() >= min(batch.since_s + self._each_s, until_s):
                 return False
@@ -89,12 +89,14 @@ class Lanes(Generic[_T]):
 
 
 class _Batch(Generic[_T]):
-    """Calls on their way. `at` is the one that is being made, since `since_s`; both change under the lane's lock."""
+    """Calls on their way. `at` is the one that is being made, since `since_s`; both change under the lane's lock. `returned`
+    can be had once all have come back: a lock is the cheapest thing that one thread can wait for another with."""
 
     def __init__(self, calls: Sequence[tuple[str, Callable[[], _T]]], outcome: Outcome[_T]) -> None:
         self.calls = calls
         self.outcome = outcome
-        self.done = threading.Event()
+        self.returned = threading.Lock()
+        self.returned.acquire()
         self.left = False
         self.at = 0
         self.since_s = time.monotonic()
@@ -118,7 +120,7 @@ class _Lane(Generic[_T]):
                     error = raised
                 if not self._returned(batch, key, result, error):
                     return
-            batch.done.set()
+            batch.returned.release()
 
     def _returned(self, batch: _Batch[_T], key: str, result: _T | None, error: Exception | None) -> bool:
         """Whether somebody still waits for it, and for the next."""

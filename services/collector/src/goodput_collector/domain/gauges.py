@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from goodput_common.contracts.telemetry import Gauge
 
-_Key = tuple[str, str, tuple[tuple[str, str], ...]]
+Key = tuple[str, str, tuple[tuple[str, str], ...]]  # component, name, attributes in order
 _FORGET_AFTER = 3  # full intervals without being reported
 
 
@@ -23,7 +23,7 @@ class Gauges:
 
     def __init__(self, *, full_every_s: float) -> None:
         self._full_every_s = full_every_s
-        self._told: dict[_Key, tuple[float, float]] = {}
+        self._told: dict[Key, tuple[float, float]] = {}
         self._swept_at_s: float | None = None
 
     def of(self, gauges: Iterable[Gauge], monotonic_s: float, *, noise: float | Mapping[str, float] = 0.0) -> list[Gauge]:
@@ -31,21 +31,26 @@ class Gauges:
         name (0 where a name is missing: every change is told)."""
         told = []
         for gauge in gauges:
-            value = gauge.value
-            if not math.isfinite(value):
-                continue
             key = (gauge.component, gauge.name, tuple(sorted(gauge.attrs.items())) if gauge.attrs else ())
-            known = self._told.get(key)
-            if known is not None and monotonic_s - known[1] < self._full_every_s:
-                band = noise if isinstance(noise, (int, float)) else noise.get(gauge.name, 0.0)
-                if abs(value - known[0]) <= band:
-                    continue
-            self._told[key] = (value, monotonic_s)
-            told.append(gauge)
-        self._sweep(monotonic_s)
+            band = noise if isinstance(noise, (int, float)) else noise.get(gauge.name, 0.0)
+            if self.due(key, gauge.value, monotonic_s, band):
+                told.append(gauge)
+        self.sweep(monotonic_s)
         return told
 
-    def _sweep(self, monotonic_s: float) -> None:
+    def due(self, key: Key, value: float, monotonic_s: float, band: float) -> bool:
+        """Whether to tell it now, and then it counts as told. For whoever makes a gauge only when it is; `sweep` as often as
+        there is a reading."""
+        known = self._told.get(key)
+        if known is not None and monotonic_s - known[1] < self._full_every_s and abs(value - known[0]) <= band:
+            return False
+        if not math.isfinite(value):
+            return False
+        self._told[key] = (value, monotonic_s)
+        return True
+
+    def sweep(self, monotonic_s: float) -> None:
+        """Forget what is no longer reported."""
         if self._swept_at_s is None:
             self._swept_at_s = monotonic_s
         after_s = self._full_every_s * _FORGET_AFTER

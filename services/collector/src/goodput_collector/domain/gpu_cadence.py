@@ -11,7 +11,7 @@ When a total that is cheap to read says that an error was counted, the group tha
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 DUTY = 50  # a group's interval is at least this many times what it takes
 STRETCHED_MAX = 20  # times its own interval
@@ -38,6 +38,10 @@ INTERVALS_S = {
 }
 
 
+QUICK = (Group.CLOCKS,)  # what is asked in nearly every round
+_SLOW = tuple(group for group in Group if group is not Group.CLOCKS)
+
+
 class Cadence:
     """The clockwork of one GPU. `place` of `places` is its turn among the GPUs."""
 
@@ -49,12 +53,16 @@ class Cadence:
         self._turn = place / max(places, 1)
         self._slack_s = fastest_s / 5  # a reading that comes a little early must not wait for the next one
         self._due_s: dict[Group, float] = {}
+        self._slow_due_s = float("-inf")  # the first of the slow groups
 
     def due(self, now_s: float) -> tuple[Group, ...]:
         """Groups to ask now. At first all: what a GPU is like is known from the first reading on."""
-        return tuple(group for group in Group if self._due_s.get(group, now_s) <= now_s + self._slack_s)
+        until_s = now_s + self._slack_s
+        if until_s < self._slow_due_s:
+            return QUICK if self._due_s.get(Group.CLOCKS, now_s) <= until_s else ()
+        return tuple(group for group in Group if self._due_s.get(group, now_s) <= until_s)
 
-    def asked(self, groups: Iterable[Group], now_s: float, took_s: dict[Group, float]) -> None:
+    def asked(self, groups: Sequence[Group], now_s: float, took_s: Mapping[Group, float]) -> None:
         """`groups` were asked at `now_s` and took this long each."""
         for group in groups:
             base_s = self._intervals_s[group]
@@ -62,7 +70,13 @@ class Cadence:
             first = group not in self._due_s
             turn_s = interval_s * self._turn if first and group is not Group.CLOCKS else 0.0
             self._due_s[group] = now_s + (turn_s or interval_s)
+        if groups != QUICK:
+            self._find_slow()
 
     def hurry(self, group: Group) -> None:
         """Ask `group` at the next reading."""
         self._due_s.pop(group, None)
+        self._find_slow()
+
+    def _find_slow(self) -> None:
+        self._slow_due_s = min(self._due_s.get(group, float("-inf")) for group in _SLOW)

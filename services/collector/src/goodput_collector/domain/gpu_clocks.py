@@ -65,6 +65,11 @@ class Throttling:
         self._spells: dict[str, _Spell] = {}
         self._read = False
 
+    @property
+    def quiet(self) -> bool:
+        """Whether the last reading found no spell: then the same mask again brings no event."""
+        return self._read and not self._spells
+
     def update(self, mask: int, at: datetime, now_s: float) -> list[Event]:
         """What began and what ended by this reading."""
         events = []

@@ -55,6 +55,10 @@ class Watch:
 
     def read(self, answers: int, codes: list[int], at: datetime) -> Event | None:
         """One read gave `answers` good answers and these return codes besides. GPU_LOST when it is lost by this."""
+        if answers and not codes:
+            if self.presence is not Presence.PRESENT or self._bad_reads:
+                self._now(Presence.PRESENT, "")
+            return None
         meanings = {meaning(code): code for code in codes}
         if Meaning.LOST in meanings:
             return self._lost(meanings[Meaning.LOST], at)

@@ -15,6 +15,7 @@ import msgspec
 
 from goodput_collector.domain import gpu_links, gpu_memory
 from goodput_collector.domain.deltas import Deltas, Reading
+from goodput_collector.domain.gauges import Gauges, Key
 from goodput_collector.domain.gpu_clocks import Throttling
 from goodput_collector.domain.gpu_fabric import fabric_state
 from goodput_collector.domain.gpu_presence import Gpu
@@ -34,8 +35,16 @@ NOISE = {
     "power_limit_w": 1.0,
 }
 _WIDTHS = {"pcie_replays": Width.WRAPS_32}
-_GAUGES = ("clock_sm_mhz", "clock_memory_mhz", "temperature_c", "memory_temperature_c")
-_GAUGES_SELDOM = ("clock_sm_max_mhz", "clock_memory_max_mhz")
+_MEASURED = {  # answer -> gauge, and how many of its units make one of the gauge's
+    "clock_sm_mhz": ("clock_sm_mhz", 1),
+    "clock_memory_mhz": ("clock_memory_mhz", 1),
+    "temperature_c": ("temperature_c", 1),
+    "memory_temperature_c": ("memory_temperature_c", 1),
+    "clock_sm_max_mhz": ("clock_sm_max_mhz", 1),
+    "clock_memory_max_mhz": ("clock_memory_max_mhz", 1),
+    "power_mw": ("power_w", 1000),
+    "power_limit_mw": ("power_limit_w", 1000),
+}
 _NS_PER_US = 1000
 
 
@@ -56,6 +65,10 @@ class GpuSamples:
         self.gpu = gpu
         self._host = host
         self._throttling = Throttling(gpu)
+        self._throttling_key = (gpu.component, "clocks_held_down_by")
+        self._measured: dict[str, tuple[Key, int, float]] = {
+            answer: ((gpu.component, name, ()), units, NOISE.get(name, 0.0)) for answer, (name, units) in _MEASURED.items()
+        }
         self._deltas: dict[tuple[ComponentId, str], Deltas] = {}
         self._quiet: dict[tuple[ComponentId, str], _Quiet] = {}
         self._states: dict[tuple[ComponentId, str], State] = {}
@@ -67,7 +80,7 @@ class GpuSamples:
         self._counted_before: dict[str, int] = {}
         self._counts: dict[str, int] = {}
         self.links: tuple[ComponentId, ...] = ()
-        self.version = 0  # another one after each change of a state
+        self.version = 0  # another one after each change of a state, and of `links`
 
     def states(self) -> list[State]:
         """As of when each was last seen to be so."""
@@ -80,29 +93,34 @@ class GpuSamples:
 
     def forget(self) -> None:
         """It is gone: nothing that it said still holds."""
-        self.version += bool(self._states)
+        self.version += bool(self._states or self.links)
         self._states.clear()
         self._throttling = Throttling(self.gpu)
         self._mask = None
         self._links, self.links = {}, ()
 
-    def gauges(self, values: Mapping[str, Any], at: datetime) -> list[Gauge]:
-        found = [self._gauge(name, values[name], at) for name in (*_GAUGES, *_GAUGES_SELDOM) if name in values]
-        found += [
-            self._gauge(name, values[milli] / 1000, at)
-            for name, milli in (("power_w", "power_mw"), ("power_limit_w", "power_limit_mw"))
-            if milli in values
-        ]
+    def gauges(self, values: Mapping[str, Any], at: datetime, now_s: float, told: Gauges) -> list[Gauge]:
+        """What has moved by more than its noise since it was `told`: most have not, and nothing is made of them."""
+        found = []
+        for answer, value in values.items():
+            if (measured := self._measured.get(answer)) is None:
+                continue
+            key, units, band = measured
+            value = value / units
+            if told.due(key, value, now_s, band):
+                found.append(Gauge(component=self.gpu.component, name=key[1], observed_at=at, value=value))
         return found
 
     def throttling(self, values: Mapping[str, Any], at: datetime, now_s: float) -> list[Event]:
         mask = values.get("reasons")
         if mask is None:
             return []
+        self._seen_at[self._throttling_key] = at
+        if mask == self._mask and self._throttling.quiet:
+            return []
         if mask != self._mask:
             self._mask = mask
             self._put(self._throttling.state(mask, at))
-        self._seen_at[self.gpu.component, "clocks_held_down_by"] = at
         return self._throttling.update(mask, at, now_s)
 
     def counters(self, counts: Mapping[str, int], at: datetime, now_s: float, incarnation: str) -> list[Counter]:
@@ -158,7 +176,10 @@ class GpuSamples:
                 found += self._moved(component, "link", counts, at, now_s, incarnation)
             if gpu_links.STATE in values:
                 self._put(gpu_links.link_state(component, self.gpu.component, values[gpu_links.STATE], at))
-        self._links, self.links = links, tuple(covered)
+        self._links = links
+        if self.links != tuple(covered):
+            self.links = tuple(covered)
+            self.version += 1
         return found
 
     def describe(self, values: Mapping[str, Any], at: datetime) -> None:
@@ -191,9 +212,6 @@ class GpuSamples:
             self.version += 1
             self._states[key] = state
         self._seen_at[key] = state.observed_at
-
-    def _gauge(self, name: str, value: float, at: datetime) -> Gauge:
-        return Gauge(component=self.gpu.component, name=name, observed_at=at, value=float(value))
 
     def _moved(
         self, component: ComponentId, series: str, values: Mapping[str, int], at: datetime, now_s: float, incarnation: str
