@@ -227,6 +227,44 @@ def test_retransmits_time_outs_and_round_trips_of_a_mount_are_told(host: Host) -
     }
 
 
+def test_a_part_of_a_table_is_parsed_when_it_has_moved() -> None:
+    parsed: list[str] = []
+
+    def parse(part: str) -> str | None:
+        parsed.append(part)
+        return part.upper() if part != "nothing" else None
+
+    table = host_storage.PartByPart(parse)
+    assert table.of(["a", "nothing", "b"]) == ["A", "B"]
+    assert table.of(["a", "nothing", "c"]) == ["A", "C"]
+    assert parsed == ["a", "nothing", "b", "c"]
+    assert table.of(["b"]) == ["B"]
+    assert parsed[4:] == ["b"]  # what was gone is not kept
+
+
+def test_operations_of_a_mount_are_summed_and_idle_ones_are_none() -> None:
+    block = (
+        "device nas:/export mounted on /data with fstype nfs4 statvers=1.1\n"
+        "\txprt:\ttcp 875 1 2 0 0 50 48 1 50 7 2 30 40\n\tper-op statistics\n"
+        "\t        NULL: 0 0 0 0 0 0 0 0 0\n\t        READ: 10 12 1 100 200 3 40 900 0\n"
+        "\t       WRITE: 5 5 0 100 200 3 60 900 0\n\t      broken: 7 7\n"
+    )
+    mount = host_storage.parse_mount(block)
+    assert mount is not None
+    assert (mount.sent, mount.received, mount.unasked, mount.connects, mount.backlog) == (50, 48, 1, 2, 7)
+    assert (mount.ops, mount.retransmits, mount.timeouts, mount.rtt_ms) == (15, 2, 1, 100)
+
+
+def test_a_mount_that_another_server_serves_now_is_told_again(host: Host) -> None:
+    host.tree.mount(sent=1, received=1)
+    host.read(host.storage)
+    table = host.tree.proc / "self" / "mountstats"
+    table.write_text(table.read_text().replace("device nas:", "device nas2:"))
+    told = host.read(host.storage, after_s=2)
+    states = [each for each in told if isinstance(each, State)]
+    assert [(each.name, each.attrs["server"]) for each in states] == [("mount:/data", "nas2:/export")]
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0.1, 9)), max_size=60))
 def test_a_stall_begins_only_after_its_time_and_ends_with_the_next_completion(steps: list[tuple[int, int, float]]) -> None:
     watch, done, now_s, quiet_since, stalled = StallWatch(after_s=20), 0, 0.0, 0.0, False
@@ -415,8 +453,10 @@ def test_no_table_crashes_its_parser(text: bytes) -> None:
     host_pressure.parse_file_share(text)
     host_pressure.parse_task_share(text, text)
     host_pressure.parse_share(text, text)
-    host_storage.parse_diskstats(text)
-    host_storage.parse_mountstats(text.decode("utf-8", "replace"))
+    for line in text.splitlines():
+        host_storage.parse_disk(line)
+    for block in host_storage.mount_blocks(text.decode("utf-8", "replace")):
+        host_storage.parse_mount(block)
     host_hardware.parse_aer(text)
     host_hardware.parse_count(text)
 

@@ -3,7 +3,8 @@
     <proc>/pressure/{cpu,memory,io}    meminfo, vmstat, sys/fs/file-nr, loadavg
     <cgroup>/<of a rank>/memory.pressure: what a job feels within its own limit, while the host has plenty
 
-Measurements are taken every second, counters told every ten: nobody diagnoses by the microseconds of one second.
+Measurements are taken every second, counters told every ten: nobody diagnoses by the microseconds of one second. A table
+that reads as it did before has nothing to say in between.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from goodput_collector.adapters.host_files import KeptFile, small_or_none, text_of
 from goodput_collector.application.ports import Absent, Reading
@@ -65,10 +67,13 @@ class HostLoadReader:
         self._ranks = ranks
         self._proc = proc_root
         self._cgroup = cgroup_root
-        self._pressure = {name: KeptFile(proc_root / "pressure" / name) for name in _RESOURCES}
+        self._pressure = [
+            _Pressures(self._host, f"pressure_{name}", KeptFile(proc_root / "pressure" / name)) for name in _RESOURCES
+        ]
         self._meminfo, self._vmstat = KeptFile(proc_root / "meminfo"), KeptFile(proc_root / "vmstat")
         self._limits = {name: KeptFile(proc_root / path) for name, path in _LIMITS.items()}
         self._groups: dict[str, _Group] = {}
+        self._covered = [self._host]
         self._gauges = Gauges(full_every_s=FULL_EVERY_S)
         self._deltas = Deltas(self._host, {})
         self._counted_s = float("-inf")
@@ -82,45 +87,52 @@ class HostLoadReader:
 
     def read(self) -> Reading:
         now, now_s = self._clock.now(), self._clock.monotonic_s()
-        gauges: list[Gauge] = []
-        counts: dict[str, int] = {}
-        trouble = ""
-        for resource, file in self._pressure.items():
-            try:
-                pressures = parse_pressure(file.small())
-            except OSError as error:
-                trouble = _no_pressure(self._proc, error)
-                continue
-            gauges += _shares(self._host, f"pressure_{resource}", pressures, now)
-            counts |= {f"pressure_{resource}_{kind}_us": each.total_us for kind, each in pressures.items()}
-        memory = parse_meminfo(small_or_none(self._meminfo) or b"")
-        if memory is not None and (available := memory.available_share) is not None:
-            gauges.append(_gauge(self._host, "memory_available_share", available, now))
         samples: list[Sample] = []
-        if now_s - self._counted_s >= COUNTERS_EVERY_S:
+        gauges: list[Gauge] = []
+        trouble = ""
+        if full := now_s - self._counted_s >= COUNTERS_EVERY_S:
             self._counted_s = now_s
             self._find_groups()
             gauges += self._used_up(now)
-            samples += self._count(counts, now, now_s)
-            samples += [sample for group in self._groups.values() for sample in group.count(now, now_s)]
+        for table in self._pressure:
+            try:
+                moved = table.read()
+            except OSError as error:
+                trouble = _no_pressure(self._proc, error)
+                continue
+            if moved or full:
+                gauges += table.shares(now, full=full)
         for group in self._groups.values():
-            gauges += group.read(now)
-        covered = [self._host, *(group.component for group in self._groups.values())]
+            with contextlib.suppress(OSError):
+                if group.pressures.read() or full:
+                    gauges += group.pressures.shares(now, full=full)
+        memory = parse_meminfo(small_or_none(self._meminfo) or b"")
+        if memory is not None and (available := memory.available_share) is not None:
+            gauges.append(_gauge(self._host, "memory_available_share", available, now))
+        if full:
+            samples += self._count(now, now_s)
         samples += self._gauges.of(gauges, now_s, noise=SHARE_NOISE)
-        return Reading(samples=samples, trouble=trouble, covered=covered)
+        return Reading(samples=samples, trouble=trouble, covered=self._covered)
 
     def close(self) -> None:
-        for file in (*self._pressure.values(), self._meminfo, self._vmstat, *self._limits.values()):
+        for file in (self._meminfo, self._vmstat, *self._limits.values()):
             file.close()
-        for group in self._groups.values():
-            group.close()
+        for table in (*self._pressure, *(group.pressures for group in self._groups.values())):
+            table.close()
         self._groups.clear()
+        self._covered = [self._host]
 
-    def _count(self, counts: dict[str, int], now: datetime, now_s: float) -> list[Sample]:
+    def _count(self, now: datetime, now_s: float) -> list[Sample]:
+        counts = {name: value for table in self._pressure for name, value in table.counts().items()}
         with contextlib.suppress(OSError):
-            counts = counts | parse_vmstat(self._vmstat.whole())
+            counts |= parse_vmstat(self._vmstat.whole())
         reading = CounterReading(values=counts, at=now, monotonic_s=now_s, incarnation=self._boot_id)
-        return list(self._deltas.update(reading))
+        told: list[Sample] = list(self._deltas.update(reading))
+        for group in self._groups.values():
+            told += group.deltas.update(
+                CounterReading(values=group.pressures.counts(), at=now, monotonic_s=now_s, incarnation=self._boot_id)
+            )
+        return told
 
     def _used_up(self, now: datetime) -> list[Gauge]:
         texts = {name: small_or_none(file) or b"" for name, file in self._limits.items()}
@@ -139,11 +151,13 @@ class HostLoadReader:
             if path and len(found) < GROUPS_MAX:
                 found.setdefault(path, ids.rank_id(rank.job, rank.rank))
         for gone in [path for path in self._groups if path not in found]:
-            self._groups.pop(gone).close()
+            self._groups.pop(gone).pressures.close()
         for path, component in found.items():
             if path not in self._groups:
                 root = self._cgroup / "unified" if (self._cgroup / "unified").is_dir() else self._cgroup
-                self._groups[path] = _Group(component, KeptFile(root / path / "memory.pressure"), self._boot_id)
+                file = KeptFile(root / path / "memory.pressure")
+                self._groups[path] = _Group(_Pressures(component, "cgroup_memory", file), Deltas(component, {}))
+        self._covered = [self._host, *(group.pressures.component for group in self._groups.values())]
 
 
 _LIMITS = {
@@ -155,25 +169,49 @@ _LIMITS = {
 }
 
 
-class _Group:
-    def __init__(self, component: str, file: KeptFile, boot_id: str) -> None:
+class _Pressures:
+    """One pressure table: parsed when it has moved."""
+
+    def __init__(self, component: str, name: str, file: KeptFile) -> None:
         self.component = component
+        self._name = name
         self._file = file
-        self._boot_id = boot_id
-        self._deltas = Deltas(component, {})
+        self._text: bytes | None = None
         self._pressures: dict[str, Pressure] = {}
+        self._given: dict[str, Pressure] = {}
 
-    def read(self, now: datetime) -> list[Gauge]:
-        self._pressures = parse_pressure(small_or_none(self._file) or b"")
-        return _shares(self.component, "cgroup_memory", self._pressures, now)
+    def read(self) -> bool:
+        """Whether it reads otherwise than before. Raises OSError; it then has nothing to say until it can be read."""
+        before, self._text = self._text, None
+        try:
+            self._text = text = self._file.small()
+        except OSError:
+            self._pressures = {}
+            raise
+        if text == before:
+            return False
+        self._pressures = parse_pressure(text)
+        return True
 
-    def count(self, now: datetime, now_s: float) -> list[Sample]:
-        values = {f"cgroup_memory_{kind}_us": each.total_us for kind, each in self._pressures.items()}
-        reading = CounterReading(values=values, at=now, monotonic_s=now_s, incarnation=self._boot_id)
-        return list(self._deltas.update(reading))
+    def shares(self, now: datetime, *, full: bool) -> list[Gauge]:
+        """Those that have moved since they were asked for, or all."""
+        before, self._given = self._given, self._pressures
+        return [
+            _gauge(self.component, f"{self._name}_{kind}_share", each.avg10_share, now)
+            for kind, each in self._pressures.items()
+            if full or kind not in before or before[kind].avg10_share != each.avg10_share
+        ]
+
+    def counts(self) -> dict[str, int]:
+        return {f"{self._name}_{kind}_us": each.total_us for kind, each in self._pressures.items()}
 
     def close(self) -> None:
         self._file.close()
+
+
+class _Group(NamedTuple):
+    pressures: _Pressures
+    deltas: Deltas
 
 
 def _group_of(text: str) -> str:
@@ -182,10 +220,6 @@ def _group_of(text: str) -> str:
         if line.startswith("0::"):
             return line[3:].strip("/") if ".." not in line else ""
     return ""
-
-
-def _shares(component: str, prefix: str, pressures: dict[str, Pressure], now: datetime) -> list[Gauge]:
-    return [_gauge(component, f"{prefix}_{kind}_share", each.avg10_share, now) for kind, each in pressures.items()]
 
 
 def _gauge(component: str, name: str, value: float, now: datetime) -> Gauge:

@@ -11,6 +11,7 @@ rank to everybody else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class Memory(NamedTuple):
         return self.available_bytes / self.total_bytes if self.total_bytes > 0 else None
 
 
+_MEMORY = re.compile(rb"MemTotal:\s+(\d{1,20})\b.*\n(?:.*\n){0,8}?MemAvailable:\s+(\d{1,20})\b")
+
 VMSTAT = {
     "pswpin": "swap_in_pages",
     "pswpout": "swap_out_pages",
@@ -42,17 +45,18 @@ VMSTAT = {
 def parse_pressure(text: bytes) -> dict[str, Pressure]:
     """`some` and `full` of one pressure file; lines that are neither are left out."""
     found = {}
-    for line in text.splitlines():
-        kind, _, rest = line.partition(b" ")
+    for line in text.split(b"\n"):
+        kind, _, rest = line.partition(b" avg10=")
         if kind not in (b"some", b"full"):
             continue
-        fields = dict(field.partition(b"=")[::2] for field in rest.split())
+        avg10, _, rest = rest.partition(b" ")
+        total = rest.rpartition(b" total=")[2]
         try:
-            avg10, total = float(fields[b"avg10"]), int(fields[b"total"])
-        except (KeyError, ValueError):
+            percent = float(avg10)
+        except ValueError:
             continue
-        if 0 <= avg10 <= 100:
-            found[kind.decode()] = Pressure(avg10 / 100, total)
+        if 0 <= percent <= 100 and total.isdigit() and len(total) <= 20:
+            found[kind.decode()] = Pressure(percent / 100, int(total))
     return found
 
 
@@ -62,10 +66,9 @@ def parse_vmstat(text: bytes) -> dict[str, int]:
 
 
 def parse_meminfo(text: bytes) -> Memory | None:
-    total, available = _number_after(text, "MemTotal:"), _number_after(text, "MemAvailable:")
-    if total is None or available is None:
-        return None
-    return Memory(total * 1024, available * 1024)
+    """Of its first lines, where the two stand; None where they do not."""
+    found = _MEMORY.match(text)
+    return Memory(int(found[1]) * 1024, int(found[2]) * 1024) if found is not None else None
 
 
 def parse_file_share(file_nr: bytes) -> float | None:
@@ -90,7 +93,7 @@ def parse_share(used: bytes, most: bytes) -> float | None:
 def _number_after(text: bytes, name: str) -> int | None:
     """The number behind a word that begins a line. Searched, not split: these tables have hundreds of lines."""
     word = name.encode()
-    at = text.find(b"\n" + word + (b"" if word.endswith(b":") else b" "))
+    at = text.find(b"\n" + word + b" ")
     if at < 0 and text.startswith(word):
         at = -1
     elif at < 0:

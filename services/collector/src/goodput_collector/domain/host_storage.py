@@ -15,7 +15,11 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+_Part = TypeVar("_Part", str, bytes)
+_Made = TypeVar("_Made")
 
 _NOT_DISKS = re.compile(r"^(?:loop|ram|zram|dm-|md|sr|fd)\d")
 
@@ -51,21 +55,33 @@ class Mount(NamedTuple):
         return self.sent - self.received - self.unasked - self.retransmits
 
 
-def parse_diskstats(text: bytes) -> dict[str, Disk]:
-    """Whole disks and their partitions; devices that stand for others or for memory are left out."""
-    disks = {}
-    for line in text.splitlines():
-        fields = line.split()
-        if len(fields) < 14:
-            continue
-        name = fields[2].decode("utf-8", "replace")
-        if _NOT_DISKS.match(name) or not all(field.isdigit() for field in fields[3:]):
-            continue
-        numbers = [int(field[:20]) for field in fields[3:]]
-        done = numbers[0] + numbers[4] + sum(numbers[11:12]) + sum(numbers[15:16])
-        done_ms = numbers[3] + numbers[7] + sum(numbers[14:15]) + sum(numbers[16:17])
-        disks[name] = Disk(done, done_ms, numbers[8], numbers[9])
-    return disks
+class PartByPart(Generic[_Part, _Made]):
+    """Parses the parts of a table that read otherwise than the last time. Most disks are idle, and most mounts have no
+    transport, or nobody is using it."""
+
+    def __init__(self, parse: Callable[[_Part], _Made | None]) -> None:
+        self._parse: Callable[[_Part], _Made | None] = parse
+        self._made: dict[_Part, _Made | None] = {}
+
+    def of(self, parts: Iterable[_Part]) -> list[_Made]:
+        """What comes of each part, in order, without those that nothing comes of."""
+        before, parse = self._made, self._parse
+        self._made = {part: before[part] if part in before else parse(part) for part in parts}
+        return [made for made in self._made.values() if made is not None]
+
+
+def parse_disk(line: bytes) -> tuple[str, Disk] | None:
+    """One line of diskstats, a disk or a partition; None for devices that stand for others or for memory."""
+    fields = line.split()
+    if len(fields) < 14:
+        return None
+    name = fields[2].decode("utf-8", "replace")
+    if _NOT_DISKS.match(name) or not b"".join(fields[3:]).isdigit():
+        return None
+    numbers = [int(field[:20]) for field in fields[3:]]
+    done = numbers[0] + numbers[4] + sum(numbers[11:12]) + sum(numbers[15:16])
+    done_ms = numbers[3] + numbers[7] + sum(numbers[14:15]) + sum(numbers[16:17])
+    return name, Disk(done, done_ms, numbers[8], numbers[9])
 
 
 def disk_rates(before: Disk, after: Disk, over_s: float) -> DiskRates | None:
@@ -76,43 +92,35 @@ def disk_rates(before: Disk, after: Disk, over_s: float) -> DiskRates | None:
     return DiskRates(min(1.0, busy_ms / 1000 / over_s), done_ms / done if done else None)
 
 
-def parse_mountstats(text: str) -> list[Mount]:
-    """The network mounts of one mount namespace; the others have no transport."""
-    mounts = []
-    for block in text.split("\ndevice "):
-        first, _, rest = block.removeprefix("device ").partition("\n")
-        mount = _mount(first, rest)
-        if mount is not None:
-            mounts.append(mount)
-    return mounts
+def mount_blocks(text: str) -> list[str]:
+    """One for each mount of one mount namespace."""
+    return text.split("\ndevice ")
 
 
-def _mount(first: str, rest: str) -> Mount | None:
+def parse_mount(block: str) -> Mount | None:
+    """None where there is no transport: only network mounts have one."""
+    first, _, rest = block.removeprefix("device ").partition("\n")
     match = _DEVICE.match(first)
     if match is None or not rest:
         return None
+    head, _, per_op = rest.partition("per-op statistics")
     sent = received = unasked = backlog = connects = ops = retransmits = timeouts = rtt_ms = 0
-    transports, per_op = 0, False
-    for line in rest.splitlines():
+    transports = 0
+    for line in head.splitlines():
         words = line.split()
-        if not words:
+        if len(words) < 3 or words[0] != "xprt:":
             continue
-        if words[0] == "xprt:" and len(words) > 2:
-            at = _TRANSPORTS.get(words[1])
-            numbers = _numbers(words[2:])
-            if at is None or len(numbers) <= at.backlog:
-                continue
-            transports += 1
-            connects += numbers[at.connects] if at.connects >= 0 else 0
-            sent, received = sent + numbers[at.sent], received + numbers[at.sent + 1]
-            unasked, backlog = unasked + numbers[at.sent + 2], backlog + numbers[at.backlog]
-        elif words[0] == "per-op":
-            per_op = True
-        elif per_op and words[0].endswith(":"):
-            numbers = _numbers(words[1:])
-            if len(numbers) >= 8:
-                ops, timeouts, rtt_ms = ops + numbers[0], timeouts + numbers[2], rtt_ms + numbers[6]
-                retransmits += max(0, numbers[1] - numbers[0])
+        at = _TRANSPORTS.get(words[1])
+        numbers = _numbers(words[2:])
+        if at is None or len(numbers) <= at.backlog:
+            continue
+        transports += 1
+        connects += numbers[at.connects] if at.connects >= 0 else 0
+        sent, received = sent + numbers[at.sent], received + numbers[at.sent + 1]
+        unasked, backlog = unasked + numbers[at.sent + 2], backlog + numbers[at.backlog]
+    for done, transmitted, timed_out, waited_ms in _USED_OPS.findall(per_op):
+        ops, timeouts, rtt_ms = ops + int(done), timeouts + int(timed_out), rtt_ms + int(waited_ms)
+        retransmits += max(0, int(transmitted) - int(done))
     if not transports:
         return None
     return Mount(
@@ -138,6 +146,9 @@ class _Fields(NamedTuple):
 
 
 _DEVICE = re.compile(r"(?P<server>\S+) mounted on (?P<path>\S+) with fstype (?P<kind>nfs\d?)\b")
+_USED_OPS = re.compile(  # of dozens, a handful
+    r"^[ \t]*\S+: (?!0 0 0 )([0-9]{1,20}) ([0-9]{1,20}) ([0-9]{1,20}) [0-9]+ [0-9]+ [0-9]+ ([0-9]{1,20}) [0-9]", re.MULTILINE
+)
 _TRANSPORTS = {
     "tcp": _Fields(2, 5, 9),
     "rdma": _Fields(2, 5, 9),
