@@ -29,7 +29,7 @@ class Finding:
     once (an Xid 79 on a GPU whose rank stands still); `settled` means that nothing more is to be waited for, once it is
     clear that the job does not merely pause. `explains` are the symptoms that would follow from it; `because` says in
     words how they follow. `aftermath`, where it is not "", says why this is an effect of whatever else stopped the job;
-    `history` that the job ran on over it for long."""
+    `history` that the job ran on over it for long. `victims` are what else looks broken because of it."""
 
     fault_class: FaultClass
     component: ComponentId | None
@@ -46,6 +46,7 @@ class Finding:
     action: Action | None = None
     aftermath: str = ""
     history: str = ""
+    victims: tuple[Explained, ...] = ()
 
     @property
     def culprit(self) -> Culprit:

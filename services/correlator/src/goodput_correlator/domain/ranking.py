@@ -167,6 +167,7 @@ def _diagnosis(
         shown.setdefault(key, Alternative(component=key[0], fault_class=key[1], confidence=round(finding.score * 0.9, 3)))
     explained = [_consequence(effect, because) for effect, _, because in consequences]
     explained += [_consequence(finding, finding.history) for finding in others if finding.history]
+    explained += [each for finding in joint for each in finding.victims]
     explained += _victims(case, best)
     explained += _waiting(case, culprit_ranks, best.because)
     assert best.action is not None

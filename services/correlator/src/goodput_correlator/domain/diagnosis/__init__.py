@@ -14,6 +14,7 @@ from goodput_correlator.domain.diagnosis import (
     link_flap,
     nic_hang,
     nvlink,
+    pfc_storm,
     process_dead,
     process_stall,
     undetermined,
@@ -29,6 +30,7 @@ ENGINES: tuple[Engine, ...] = (
     gpu_driver.diagnose,
     nic_hang.diagnose,
     link_flap.diagnose,
+    pfc_storm.diagnose,
     host_down.diagnose,
     process_dead.diagnose,
     collective_desync.diagnose,
@@ -36,5 +38,5 @@ ENGINES: tuple[Engine, ...] = (
     undetermined.diagnose,
 )
 
-SLOW_ENGINES: tuple[Engine, ...] = ()
+SLOW_ENGINES: tuple[Engine, ...] = (pfc_storm.diagnose,)
 """What can make steps slow without stopping them."""
