@@ -23,6 +23,7 @@ from goodput_common.flight_recorder import (
     normalise,
     own_ranks,
     parse,
+    plain_pickle,  # both of its ways are compared
     rank_from_name,
     read_dump,
 )
@@ -389,3 +390,41 @@ def test_the_refusal_covers_every_opcode_that_makes_an_object() -> None:
             continue
         with pytest.raises(NotPlainData):
             loads(b"\x80\x02]" + opcode.code.encode("latin-1") + b"\x01\x00\x00\x00\x00\x00\x00\x00\n\n.")
+
+
+# -- the C loader sees only what is harmless ---------------------------------------------------------------------------
+
+
+@given(PLAIN, st.integers(2, pickle.HIGHEST_PROTOCOL))
+def test_both_ways_of_reading_give_the_same(value: Any, protocol: int) -> None:
+    data = pickle.dumps(value, protocol=protocol)
+    machine = plain_pickle._Machine(data, 10_000).run()
+    at_once = plain_pickle._at_once(data, 10_000)
+    assert machine == value
+    assert at_once is plain_pickle._NOT_SURE or at_once == value
+
+
+@pytest.mark.parametrize("size", [3, 70_000])
+def test_a_recorder_as_torch_writes_it_is_read_at_once(size: int) -> None:
+    raw = recorder([entry("0", 0, seq) for seq in range(50)], {"0": status(50, 49)}, {"0": list(range(size))})
+    for protocol in (2, 4):
+        assert plain_pickle._at_once(pickle.dumps(raw, protocol=protocol), 10_000_000) == raw
+
+
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_nothing_that_can_call_or_allocate_reaches_the_c_loader(noise: bytes, at: int) -> None:
+    """An opcode that may make anything but data is never passed on, and neither is a pickle that ends too early."""
+    for refused in plain_pickle._REFUSED:
+        assert not plain_pickle._harmless(b"\x80\x02" + bytes([refused]) + noise)
+    data = pickle.dumps([noise.decode("latin-1"), 1, None], protocol=2)
+    cut = data[: min(at, len(data) - 1)]
+    assert plain_pickle._at_once(cut, 10_000) is plain_pickle._NOT_SURE
+
+
+def test_high_memo_slots_many_tuples_and_too_many_bytes_go_through_the_machine() -> None:
+    assert not plain_pickle._harmless(b"\x80\x02]r\xff\xff\xff\x7f.")
+    nested = b"\x80\x02)" + b"\x85" * 30_000 + b"."
+    assert not plain_pickle._harmless(nested)
+    assert plain_pickle._at_once(pickle.dumps(list(range(100)), protocol=2), 50) is plain_pickle._NOT_SURE
+    with pytest.raises(NotPlainData):
+        loads(b"\x80\x02}(" + b")" + b"\x85" * 15_000 + b"Nu.")  # a deep tuple as a key: hashed, and then refused
