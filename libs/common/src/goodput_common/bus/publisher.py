@@ -151,7 +151,12 @@ class Publisher:
                 await self._no_stream()
                 await asyncio.sleep(min(backoff.next_s(), max(0.0, deadline - loop.time())))
                 continue
-            ack = _ack_decoder.decode(reply.data)
+            try:
+                ack = _ack_decoder.decode(reply.data)
+            except (msgspec.DecodeError, UnicodeDecodeError):  # stored or not: the message id makes another try harmless
+                trouble = "the server's answer is no acknowledgement"
+                await asyncio.sleep(min(backoff.next_s(), max(0.0, deadline - loop.time())))
+                continue
             if ack.error is None:
                 return ack.stream
             trouble = f"{ack.error.description} (code {ack.error.code}, {ack.error.err_code})"
