@@ -16,7 +16,7 @@ from network_fixtures import attr, message, text, u8, u32
 from goodput_collector.adapters.netlink import NetlinkReader
 from goodput_collector.adapters.netlink_arrivals import Arrival
 from goodput_collector.application.ports import Reading, Unreadable
-from goodput_common.contracts.telemetry import Event, EventName, Source, SourceStatus, State
+from goodput_common.contracts.telemetry import Counter, Event, EventName, Source, SourceStatus, State
 from goodput_common.runtime.clock import Clock, SystemClock
 
 
@@ -105,11 +105,11 @@ class Kernel:
         self.closed += 1
 
 
-def reader(kernel: Kernel, clock: object) -> NetlinkReader:
+def reader(kernel: Kernel, clock: object, sys_root: Path = Path("/nowhere")) -> NetlinkReader:
     made = NetlinkReader(
         host="h0",
         clock=clock,  # type: ignore[arg-type]
-        sys_root=Path("/nowhere"),
+        sys_root=sys_root,
         ignore=re.compile("lo"),
         arrivals_of=kernel,  # type: ignore[arg-type]
     )
@@ -151,6 +151,42 @@ def test_a_message_that_makes_no_sense_is_trouble_and_all_is_asked_for() -> None
     reading = netlink.read()
     assert "no sense" in reading.trouble
     assert events(reading) == [(EventName.LINK_DOWN, 1)]
+
+
+def test_the_interval_of_what_moved_begins_when_it_was_last_heard_of_unmoved() -> None:
+    kernel, clock = Kernel(link(2, "rail0")), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    clock.seconds += 30
+    assert events(netlink.read()) == []
+    assert kernel.dumps == 2
+    clock.seconds += 4
+    kernel.tells(link(2, "rail0", downs=1))
+    (interval_s,) = {each.interval_s for each in netlink.read().samples if isinstance(each, Counter)}
+    assert interval_s == 4
+
+
+def test_an_interface_that_comes_back_as_it_was_is_there_again() -> None:
+    kernel, clock = Kernel(link(2, "rail0")), TurnedClock()
+    netlink = reader(kernel, clock)
+    netlink.read()
+    kernel.tells(gone(2))
+    assert "removed" in values(netlink.read())
+    kernel.tells(link(2, "rail0"))
+    reading = netlink.read()
+    assert (values(reading), reading.covered) == (["up"], ("nic:h0/rail0/1",))
+
+
+def test_the_device_of_an_interface_is_found_when_its_driver_is_loaded_later(tmp_path: Path) -> None:
+    kernel, clock = Kernel(link(2, "rail0")), TurnedClock()
+    netlink = reader(kernel, clock, tmp_path)
+    device = tmp_path / "class" / "net" / "rail0" / "device"
+    device.mkdir(parents=True)
+    assert netlink.read().covered == ("nic:h0/rail0/1",)
+    (device / "infiniband" / "mlx5_0").mkdir(parents=True)
+    (tmp_path / "class" / "infiniband" / "mlx5_0").mkdir(parents=True)
+    clock.seconds += 30
+    assert netlink.read().covered == ("nic:h0/mlx5_0/1",)
 
 
 def values(reading: Reading) -> list[str]:

@@ -9,10 +9,14 @@ interface is not in the answer means that it is gone only where the answer is pr
 lost or made no sense, and the kernel does not say that it was interrupted by a change. Else it is asked for again. For a
 physical adapter the kernel may hold a message about a lost carrier back by up to a second after the one before; the
 counts are exact all the same.
+
+The answer leaves out the traffic's statistics, which other sources have: so what the kernel says of an interface to which
+nothing happens is the same words each time, and those are not looked into again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -45,6 +49,8 @@ _ANSWER_WITHIN_S = 2.0
 _DUMP_WITHIN_S = 3.0  # below the deadline of a reading, however much is told in between
 _DUMPS_MAX = 3
 _OWED_MAX = 4096
+_NAMES_EVERY_S = 300.0
+_EXT_MASK, _SKIP_STATS = 29, 1 << 3  # IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS
 _FIRST_SEQ, _LAST_SEQ = 0x600D, 0x7FFFFFFF  # not 0, which messages that come by themselves bear
 
 
@@ -77,7 +83,10 @@ class NetlinkReader:
         self._arrivals: Arrivals | None = None
         self._links: dict[int, Link] = {}
         self._seen_at_s: dict[int, float] = {}
+        self._words: dict[int, bytes] = {}  # of each interface, the last message
         self._names: dict[tuple[int, str], Netdev] = {}
+        self._named_among: tuple[set[tuple[int, str]], set[str]] = set(), set()
+        self._named_at_s = float("-inf")
         self._changes = Changes(full_every_s=full_every_s, volatile=("ups", "downs"))
         self._dumped_s = float("-inf")
         self._seq = _FIRST_SEQ  # of the dump that is on its way
@@ -149,14 +158,15 @@ class NetlinkReader:
 
     def _dump_until_whole(self) -> None:
         """What a dump leaves out is concluded to be gone only where it is proven whole."""
-        self._pods.refresh()
-        self._names.clear()  # an interface may have got another device, a function another pod
+        self._forget_names()
         until_s = self._clock.monotonic_s() + _DUMP_WITHIN_S
         for _ in range(_DUMPS_MAX):
             before = set(self._links)
             if self._dump(until_s):
                 for index in before - self._answered:
                     self._owed += self._gone(index, self._clock.now())
+                for index in self._words.keys() - self._answered:
+                    del self._words[index]
                 self._dumped_s = self._clock.monotonic_s()
                 return
         self._dumped_s = float("-inf")  # at the next reading, then
@@ -168,7 +178,8 @@ class NetlinkReader:
         self._seq = self._seq + 1 if self._seq < _LAST_SEQ else _FIRST_SEQ
         self._answered.clear()
         self._interrupted = False
-        arrivals.socket.send(wire.request(_RTM_GETLINK, wire.DUMP, self._seq, struct.pack("=BxHiII", 0, 0, 0, 0, 0)))
+        everything = struct.pack("=BxHiII", 0, 0, 0, 0, 0) + wire.u32(_EXT_MASK, _SKIP_STATS)
+        arrivals.socket.send(wire.request(_RTM_GETLINK, wire.DUMP, self._seq, everything))
         done = lost = False
         while not done:
             if self._clock.monotonic_s() > until_s:
@@ -180,9 +191,15 @@ class NetlinkReader:
         return not lost and not self._interrupted
 
     def _observe(self, message: wire.Message, at: datetime, monotonic_s: float) -> Iterable[Sample]:
-        link = parse_link(message.payload)
+        index = index_of(message.payload)
         if message.seq == self._seq:
-            self._answered.add(link.index)
+            self._answered.add(index)
+        if self._words.get(index) == message.payload:
+            if index in self._links:
+                self._seen_at_s[index] = monotonic_s
+            return ()
+        link = parse_link(message.payload)
+        self._words[index] = message.payload
         if self._ignore.fullmatch(link.name):
             return ()
         before = self._links.get(link.index)
@@ -197,6 +214,7 @@ class NetlinkReader:
         """`elsewhere`: it goes on in another network namespace (a pod was given it), and has lost nothing."""
         link = self._links.pop(index, None)
         self._seen_at_s.pop(index, None)
+        self._words.pop(index, None)
         if link is None:
             return ()
         seen = self._seen(link, at, 0.0)
@@ -233,6 +251,18 @@ class NetlinkReader:
     def _seen(self, link: Link, at: datetime, interval_s: float) -> Seen:
         known = self._name(link)
         return Seen(component=known.component, attrs=known.attrs, at=at, interval_s=interval_s)
+
+    def _forget_names(self) -> None:
+        """An interface may have got another device, a function another pod: asked anew when the pods, the interfaces or the
+        RDMA devices are others than before, and now and then."""
+        rdma = set[str]()
+        with contextlib.suppress(OSError):
+            rdma = set(os.listdir(self._sys_root / "class" / "infiniband"))  # noqa: PTH208
+        among = {(link.index, link.name) for link in self._links.values()}, rdma
+        now_s = self._clock.monotonic_s()
+        if self._pods.refresh() or among != self._named_among or now_s - self._named_at_s >= _NAMES_EVERY_S:
+            self._names.clear()
+            self._named_among, self._named_at_s = among, now_s
 
     def _name(self, link: Link) -> Netdev:
         key = (link.index, link.name)
