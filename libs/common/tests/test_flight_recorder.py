@@ -11,6 +11,7 @@ import pickletools
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from goodput_common.flight_recorder import (
     rank_from_name,
     read_dump,
 )
+from goodput_common.flight_recorder.many import read_many
 from goodput_common.flight_recorder.plain_pickle import NotPlainData, loads
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -428,3 +430,49 @@ def test_high_memo_slots_many_tuples_and_too_many_bytes_go_through_the_machine()
     assert plain_pickle._at_once(pickle.dumps(list(range(100)), protocol=2), 50) is plain_pickle._NOT_SURE
     with pytest.raises(NotPlainData):
         loads(b"\x80\x02}(" + b")" + b"\x85" * 15_000 + b"Nu.")  # a deep tuple as a key: hashed, and then refused
+
+
+# -- many dumps --------------------------------------------------------------------------------------------------------
+
+
+def a_long_history(rank: int) -> dict[str, Any]:
+    finished = {"retired": True, "state": "completed"}
+    entries = [entry("0", 0, seq, record_id=seq, **finished) for seq in range(1, 301)]
+    entries += [entry("0", 0, 301 + n, record_id=301 + n) for n in range(3)]
+    peer = {"is_p2p": True, "profiling_name": f"nccl:send {rank % 4}->3", "record_id": 400, "p2p_seq_id": 1}
+    entries.append(entry("0", 0, 303, **peer))
+    return recorder(entries, {"0": status(303, 300)}, {"0": WORLD})
+
+
+def test_heads_are_the_first_open_entry_of_each_lane_and_the_last_finished_ones() -> None:
+    dump = read(a_long_history(1), heads=True)
+    assert [(each.seq, each.p2p, each.state.value) for each in dump.collectives] == [
+        (299, False, "completed"),
+        (300, False, "completed"),
+        (301, False, "scheduled"),
+        (303, True, "scheduled"),
+    ]
+    assert dump.truncated
+    assert dump.groups == read(a_long_history(1)).groups
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_many_dumps_come_in_order_with_the_unreadable_one_in_its_place(processes: int, tmp_path: Path) -> None:
+    for rank in range(4):
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(a_long_history(rank), protocol=2))
+    (tmp_path / "rank_2").write_bytes(b"nonsense")
+    paths = [*sorted(tmp_path.iterdir()), tmp_path / "rank_9"]
+    found = list(read_many(paths, fabric="f", job="j", processes=processes))
+    assert [each.rank if isinstance(each, FlightRecorderDump) else str(Path(each.origin).name) for each in found] == [
+        0,
+        1,
+        "rank_2",
+        3,
+        "rank_9",
+    ]
+    dumps = [each for each in found if isinstance(each, FlightRecorderDump)]
+    assert all(each.groups[0].ranks is dumps[0].groups[0].ranks for each in dumps)
+    alone = read_dump(
+        paths[1].read_bytes(), fabric="f", job="j", rank=1, host="", origin=str(paths[1]), reason="file", heads=True
+    )
+    assert dumps[1] == msgspec.structs.replace(alone, host="")

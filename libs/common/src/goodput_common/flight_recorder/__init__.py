@@ -3,6 +3,8 @@
 >>> dump = read_dump(data, fabric="default", job="j1", rank=3, host="h7", origin="/dumps/rank_3")
 >>> rank_from_name("nccl_trace_rank_container-node02_5")
 NamedRank(rank=5, host='container-node02', local=False)
+
+The folder of a large job is read by `many.read_many`, which a training process has no use for and does not import.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class UnreadableDump(ValueError):
     """`origin` is the file (or "memory"), `reason` what is wrong with it, in words that a person can act on."""
@@ -10,3 +12,11 @@ class UnreadableDump(ValueError):
         super().__init__(f"{origin}: {reason}")
         self.reason = reason
         self.origin = origin
+
+    def __reduce__(self) -> tuple[Callable[..., UnreadableDump], tuple[str, str]]:
+        """Survives the way from one process to another."""
+        return _again, (self.reason, self.origin)
+
+
+def _again(reason: str, origin: str) -> UnreadableDump:
+    return UnreadableDump(reason, origin=origin)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from goodput_common.contracts.job import CollectiveState, GroupProgress
@@ -27,6 +28,17 @@ from goodput_common.contracts.job import CollectiveState, GroupProgress
 _NO_DESC = "undefined"
 _NUMBER = re.compile(r"-?\d+")
 _RANKS_MAX = 1_000_000
+_SHARED_MAX = 100_000  # characters
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in _NUMBER.findall(text[: 12 * _RANKS_MAX]))
+
+
+@lru_cache(maxsize=256)
+def _shared(text: str) -> tuple[int, ...]:
+    """One tuple for the same members in all dumps: those of a job of 4,096 ranks would otherwise hold 16 million numbers."""
+    return _numbers(text)
 
 
 class Config(NamedTuple):
@@ -38,7 +50,7 @@ class Config(NamedTuple):
 def ranks_of(text: Any) -> tuple[int, ...]:
     """`"[0, 1, 2]"` or a list -> (0, 1, 2)."""
     if isinstance(text, str):
-        return tuple(int(number) for number in _NUMBER.findall(text[: 12 * _RANKS_MAX]))
+        return _shared(text) if len(text) <= _SHARED_MAX else _numbers(text)
     if isinstance(text, list | tuple):
         return tuple(rank for rank in text if isinstance(rank, int))
     return ()

@@ -26,6 +26,7 @@ DUMP_BYTES_MAX = 256 << 20
 ENTRIES_MAX = 200_000
 COLLECTIVES_KEPT = 256
 FRAMES_KEPT = 8
+FINISHED_KEPT = 2  # finished entries of a lane that are kept beside its first unfinished one
 _ENDS = re.compile(r"^(?P<op>.*?)\s+(?P<own>\d+)\s*(?:->|<-)\s*(?P<peer>-?\d+)$")
 _NOT_USER = re.compile(r"/torch/|/multiprocessing/|/importlib/|/runpy\.py|/threading\.py|/contextlib\.py|^<")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,9 +90,10 @@ def normalise(
     reason: str = "",
     generation: int = 0,
     keep: int = COLLECTIVES_KEPT,
+    heads: bool = False,
 ) -> FlightRecorderDump:
     """`at` defaults to the newest time in the entries (the epoch when there is none). Keeps the newest `keep` entries,
-    unfinished ones first. Raises UnreadableDump."""
+    unfinished ones first; with `heads` only those of them that say where the rank stands. Raises UnreadableDump."""
     configs = configs_of(raw.get("pg_config"))
     entries = []
     for index, entry in enumerate(raw.get("entries", [])):
@@ -101,7 +103,7 @@ def normalise(
     entries.sort(key=lambda each: each[0])
     backend = _backend([entry for _, entry in entries], raw)
     seen = [_seen(entry) for _, entry in entries]
-    chosen = _newest(seen, keep)
+    chosen = _heads(seen, [entry for _, entry in entries], keep) if heads else _newest(seen, keep)
     return FlightRecorderDump(
         fabric=fabric,
         job=job,
@@ -131,6 +133,7 @@ def read_dump(
     reason: str = "",
     generation: int = 0,
     keep: int = COLLECTIVES_KEPT,
+    heads: bool = False,
 ) -> FlightRecorderDump:
     """`parse` and `normalise` in one. Raises UnreadableDump."""
     raw = parse(data, origin=origin)
@@ -145,6 +148,7 @@ def read_dump(
         reason=reason,
         generation=generation,
         keep=keep,
+        heads=heads,
     )
 
 
@@ -222,6 +226,22 @@ def _newest(seen: Sequence[Seen], keep: int) -> list[int]:
     unfinished = [index for index in backwards if seen[index].state is not CollectiveState.COMPLETED]
     finished = [index for index in backwards if seen[index].state is CollectiveState.COMPLETED]
     return sorted((unfinished + finished)[:keep])
+
+
+def _heads(seen: Sequence[Seen], entries: Sequence[Mapping[str, Any]], keep: int) -> list[int]:
+    """Of each lane (a group's collectives, or what it exchanges with one peer in one direction) the first unfinished entry
+    and the last `FINISHED_KEPT` finished ones, `keep` in all; in order."""
+    first: dict[tuple[str, str], int] = {}
+    finished: dict[tuple[str, str], list[int]] = {}
+    for index in range(len(seen) - 1, -1, -1):
+        each = seen[index]
+        lane = (each.group, str(entries[index].get("profiling_name", "")) if each.p2p else "")
+        if each.state is not CollectiveState.COMPLETED:
+            first[lane] = index
+        elif len(kept := finished.setdefault(lane, [])) < FINISHED_KEPT:
+            kept.append(index)
+    newest = sorted((index for kept in finished.values() for index in kept), reverse=True)
+    return sorted([*sorted(first.values()), *newest][:keep])
 
 
 def _backend(entries: list[Mapping[str, Any]], raw: Mapping[str, Any]) -> str:
