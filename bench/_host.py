@@ -104,9 +104,12 @@ class Host:
         self.tree.edac()
         self.tree.mount(sent=1, received=1)
         for n in range(NICS):
-            self.tree.pci(
+            device = self.tree.pci(
                 f"0000:{0x40 + n:02x}:00.0", "0x020700", "0x15b3", under=f"0000:00:{n:02x}.0", infiniband=f"mlx5_{n}"
             )
+            interface = self.tree.sys / "class" / "net" / f"ib{n}"  # a veth, whose statistics the kernel tells
+            interface.mkdir(parents=True)
+            (interface / "device").symlink_to(device)
         for n in range(GPUS):
             self.tree.pci(f"{table.pci(n)}.0", "0x030200", "0x10de", under=f"0000:00:{n + 10:02x}.0")
         self._net_dev()
