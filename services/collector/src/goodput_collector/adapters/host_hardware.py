@@ -79,17 +79,20 @@ class _Count:
     def __init__(self, component: str, paths: list[Path], boot_id: str) -> None:
         self.paths = paths
         self._files = [KeptFile(path) for path in paths]
+        self._texts: list[bytes | None] | None = None
+        self._values: dict[str, int] | None = None
         self._boot_id = boot_id
         self._deltas = Deltas(component, {})
 
     def read(self, name: str, now: datetime, now_s: float) -> tuple[Counter, ...]:
-        total = 0
-        for file in self._files:
-            number = parse_count(small_or_none(file) or b"")
-            if number is None:
-                return ()
-            total += number
-        reading = CounterReading(values={name: total}, at=now, monotonic_s=now_s, incarnation=self._boot_id)
+        texts = [small_or_none(file) for file in self._files]
+        if texts != self._texts:
+            self._texts = texts
+            numbers = [number for text in texts if (number := parse_count(text or b"")) is not None]
+            self._values = {name: sum(numbers)} if len(numbers) == len(texts) else None
+        if self._values is None:
+            return ()
+        reading = CounterReading(values=self._values, at=now, monotonic_s=now_s, incarnation=self._boot_id)
         return self._deltas.update(reading)
 
     def close(self) -> None:
