@@ -21,8 +21,8 @@ LINE_BYTES_MAX = 1 << 20
 
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that a fault brings about at another component. Whoever blames that component is wrong; `what` is the name of
-    the event, counter or state that shows there."""
+    """Something that a fault brings about at another component. Whoever blames that component is wrong; `what` is the name
+    of the event, counter or state that shows there."""
 
     component: ComponentId
     what: str

@@ -8,7 +8,7 @@ and compare.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from goodput_common.contracts import ids
@@ -17,6 +17,8 @@ from goodput_common.contracts.telemetry import Counter, CounterDoubt, Event, Eve
 from goodput_faultlab.simulate.collectors import MakeSample
 from goodput_faultlab.simulate.layout import Place
 from goodput_topology.graph import Fabric
+
+ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)  # to ask a maker of samples what it makes
 
 
 class XidMeaning(NamedTuple):
@@ -56,6 +58,8 @@ XIDS = {
     ),
     94: XidMeaning(f"{_ROBUST}CONTAINED_ERROR", "Contained memory error", "RESTART_APP", "app", Severity.WARNING),
     95: XidMeaning(f"{_ROBUST}UNCONTAINED_ERROR", "Uncontained memory error", "RESET_GPU", "reset", Severity.FATAL),
+    119: XidMeaning("GSP_RPC_TIMEOUT", "GSP RPC Timeout", "RESET_GPU", "reset", Severity.FATAL),
+    120: XidMeaning("GSP_ERROR", "GSP Error", "RESET_GPU", "reset", Severity.FATAL),
     145: XidMeaning("NVLINK_RLW_ERROR", "NVLINK: RLW Error", "IGNORE", "nonfatal", Severity.WARNING),
     149: XidMeaning("NVLINK_NETIR_ERROR", "NVLINK: NETIR Error", "RESET_GPU", "reset", Severity.FATAL),
     154: XidMeaning("GPU_RECOVERY_ACTION_CHANGED", "GPU Recovery Action Changed", "XID_154", "reboot", Severity.FATAL),
@@ -79,9 +83,13 @@ TEXTS = {
 }
 
 
-def event(component: ComponentId, name: EventName, severity: Severity, excerpt: str, attrs: dict[str, str]) -> MakeSample:
+def event(
+    component: ComponentId, name: EventName, severity: Severity, excerpt: str, attrs: dict[str, str], count: int = 1
+) -> MakeSample:
     def make(at: datetime) -> Event:
-        return Event(component=component, name=name, observed_at=at, severity=severity, excerpt=excerpt, attrs=attrs)
+        return Event(
+            component=component, name=name, observed_at=at, severity=severity, excerpt=excerpt, attrs=attrs, count=count
+        )
 
     return make
 

@@ -22,8 +22,8 @@ class FaultSpec:
     `at_s` is counted from the start of the run. `rank` or `host` and `rail` pin the victim, None draws it.
     `clears_after_s` takes the fault away again by itself (a link that comes back); None leaves it until something cures
     it. `severity` goes from 1 (blatant: much evidence, soon, a large effect) to 0 (marginal: little of it, late, an effect
-    just above the usual spread). `cascade` names the kind of `cascades.CASCADES` that this fault sets going; class and flavour
-    are then those of its root.
+    just above the usual spread). `cascade` names the kind of `cascades.CASCADES` that this fault sets going; class and
+    flavour are then those of its root.
     """
 
     fault_class: FaultClass
@@ -117,6 +117,7 @@ class SimulationSpec:
     watchdog_s: float = 600.0  # the collective timeout: long after any useful verdict
     exits_after_watchdog: bool = True
     fresh_hosts: bool = False
+    switches: bool = False  # whether anybody collects what switches say of their ports
     scenario: str = ""
 
     def __post_init__(self) -> None:
@@ -131,6 +132,8 @@ class SimulationSpec:
             raise ValueError(f"hosts of one job need the same number of GPUs, at least one; found {sorted(sizes)}")
         for fault in self.faults:
             if not 0.0 <= fault.severity <= 1.0:
-                raise ValueError(f"severity {fault.severity} of a {fault.fault_class.value} fault: 0 (marginal) to 1 (blatant)")
+                raise ValueError(
+                    f"severity {fault.severity} of a {fault.fault_class.value} fault: 0 (marginal) to 1 (blatant)"
+                )
         if self.step_s < 0.05:
             raise ValueError(f"step_s {self.step_s} is too short to simulate; at least 0.05")

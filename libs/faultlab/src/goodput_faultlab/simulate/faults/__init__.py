@@ -5,7 +5,20 @@ from __future__ import annotations
 import random
 
 from goodput_common.contracts.verdict import FaultClass
-from goodput_faultlab.simulate.faults import collective, gpu, link, nvlink, process
+from goodput_faultlab.simulate.faults import (
+    application,
+    collective,
+    driver,
+    gpu,
+    host,
+    link,
+    nic,
+    nvlink,
+    pcie,
+    process,
+    storage,
+    straggler,
+)
 from goodput_faultlab.simulate.faults.model import Fault, Maker
 from goodput_faultlab.simulate.layout import Layout
 from goodput_faultlab.simulate.spec import FaultSpec
@@ -16,6 +29,13 @@ MAKERS: dict[FaultClass, dict[str, Maker]] = {
     FaultClass.GPU_MEMORY: gpu.MEMORY,
     FaultClass.NVLINK: nvlink.FLAVOURS,
     FaultClass.LINK_FLAP: link.FLAVOURS,
+    FaultClass.STRAGGLER: straggler.FLAVOURS,
+    FaultClass.GPU_DRIVER: driver.FLAVOURS,
+    FaultClass.PCIE: pcie.FLAVOURS,
+    FaultClass.NIC_HANG: nic.FLAVOURS,
+    FaultClass.HOST_DOWN: host.FLAVOURS,
+    FaultClass.STORAGE_STALL: storage.FLAVOURS,
+    FaultClass.NO_HARDWARE_FAULT: application.FLAVOURS,
     FaultClass.PROCESS_DEAD: process.DEAD,
     FaultClass.PROCESS_STALL: process.STALL,
     FaultClass.COLLECTIVE_DESYNC: collective.DESYNC,

@@ -7,7 +7,7 @@ import random
 from goodput_common.contracts import ids
 from goodput_common.contracts.verdict import ActionKind
 from goodput_faultlab.simulate.faults.model import Fault, Maker, first_of, victim_place
-from goodput_faultlab.simulate.layout import OPS, SCHEDULE, WORLD_GROUP, Layout
+from goodput_faultlab.simulate.layout import OPS, SCHEDULE, Layout
 from goodput_faultlab.simulate.spec import FaultSpec
 from goodput_faultlab.simulate.stall import Obstacle
 from goodput_topology.graph import Fabric
@@ -23,9 +23,13 @@ def _desync(flavour: str) -> Maker:
         if flavour == "skips":
             note, obstacle = "leaves out the parameter all-gather", Obstacle(skips={place.rank: number})
         else:
-            op = SCHEDULE[number]
-            mismatch = ("all_reduce", op.sizes) if flavour == "other_op" else (op.op, (op.sizes[0] - 8192,))
-            note = "calls another collective than its group" if flavour == "other_op" else "calls it with another size"
+            op, following = SCHEDULE[number], SCHEDULE[number + 1]
+            mismatch, note = {
+                "other_op": (("all_reduce", op.sizes), "calls another collective than its group"),
+                "other_size": ((op.op, (op.sizes[0] - 8192,)), "calls it with another size"),
+                "order": ((following.op, following.sizes), "calls two collectives in the other order"),
+                "uneven_data": (("all_reduce", (1,)), "has run out of data and waits for the others at the end"),
+            }[flavour]
             obstacle = Obstacle(differs={place.rank: number})
         return Fault(
             spec=spec,
@@ -42,18 +46,26 @@ def _desync(flavour: str) -> Maker:
     return make
 
 
-def _no_trace(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
-    """All ranks wait in the same collective and nothing anywhere says why: the right answer is to blame nobody."""
-    return Fault(
-        spec=spec,
-        flavour="no_trace",
-        component=None,
-        ranks=(),
-        note="every rank waits in the same collective, no evidence",
-        obstacle=lambda op: Obstacle(broken=frozenset((WORLD_GROUP,)), broken_from=OPS - 1),
-        cured_by=lambda kind, target: kind in RESTARTS or kind is ActionKind.REINIT_COMMUNICATORS,
-    )
+def _no_trace(flavour: str) -> Maker:
+    """All ranks (or those of one group) wait in the same collective and nothing anywhere says why: the right answer is to
+    blame nobody."""
+
+    def make(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
+        whole = flavour == "no_trace"
+        group = layout.world if whole else rng.choice(layout.data)
+        begins = OPS - 1 if whole else first_of("data")
+        return Fault(
+            spec=spec,
+            flavour=flavour,
+            component=None,
+            ranks=(),
+            note=f"every rank of {group.desc} waits in the same collective, no evidence",
+            obstacle=lambda op: Obstacle(broken=frozenset((group.name,)), broken_from=begins if whole else max(op, begins)),
+            cured_by=lambda kind, target: kind in RESTARTS or kind is ActionKind.REINIT_COMMUNICATORS,
+        )
+
+    return make
 
 
-DESYNC: dict[str, Maker] = {each: _desync(each) for each in ("skips", "other_op", "other_size")}
-UNDETERMINED: dict[str, Maker] = {"no_trace": _no_trace}
+DESYNC: dict[str, Maker] = {each: _desync(each) for each in ("skips", "other_op", "other_size", "order", "uneven_data")}
+UNDETERMINED: dict[str, Maker] = {each: _no_trace(each) for each in ("no_trace", "no_trace_group")}

@@ -6,16 +6,17 @@ import random
 
 from goodput_common.contracts.telemetry import Source
 from goodput_common.contracts.verdict import ActionKind
-from goodput_faultlab.simulate import lines
+from goodput_faultlab.simulate import lines, readings
+from goodput_faultlab.simulate.faults import traces
 from goodput_faultlab.simulate.faults.model import (
     MOVES_AWAY,
     Emission,
     Exit,
     Fault,
     Maker,
+    between,
     halts,
     hits,
-    ring_neighbours,
     stops,
     victim_place,
 )
@@ -27,37 +28,36 @@ CUDA_LOST = "RuntimeError: CUDA error: unspecified launch failure"
 CUDA_ECC = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
 
 
-def _peers_time_out(fabric: Fabric, layout: Layout, place: Place, rng: random.Random) -> list[Emission]:
-    """Its ring neighbours' reads of the dead GPU's memory are retried and given up: error 12, naming two healthy NICs."""
-    found = []
-    for peer in ring_neighbours(layout, place.rank):
-        near, far = (fabric.nics_of_gpu(layout.places[each].gpu) for each in (peer, place.rank))
-        if near and far:
-            made = lines.net_error(fabric, near[0], far[0], layout.places[peer])
-            found.append(Emission(rng.uniform(7.0, 13.0), layout.places[peer].host, Source.JOB_LOG, made))
-    return found
-
-
 def _off_bus(flavour: str) -> Maker:
     def make(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
         place = victim_place(spec, layout, rng)
         host, gpu = place.host, place.gpu
-        log = [lines.uncorrected(fabric, gpu)]
+        plain = spec.severity >= 0.5  # a marginal one is told by fewer, and later
+        log = [lines.uncorrected(fabric, gpu)] if plain or flavour != "xid" else []
         if flavour == "xid":
-            log += [lines.xid(fabric, gpu, 79), lines.recovery_action(fabric, gpu, 2)]
+            log += [lines.xid(fabric, gpu, 79), *([lines.recovery_action(fabric, gpu, 2)] if plain else [])]
         elif flavour == "no_xid":
             log += [lines.gpu_lost(fabric, gpu)]
         else:  # the kernel says nothing more than that; the process does
             log += [lines.xid(fabric, gpu, 79)]
-        emissions = [Emission(0.0 + 0.02 * n, host, Source.KERNEL_LOG, each) for n, each in enumerate(log)]
+        late_s = between(4.0, 0.0, spec.severity)
+        emissions: list[traces.Trace] = [
+            Emission(late_s + 0.02 * n, host, Source.KERNEL_LOG, each) for n, each in enumerate(log)
+        ]
+        if plain:  # NVML asks every second; where it hangs in the driver it says nothing
+            asked_s = rng.uniform(1.0, 3.0)
+            emissions += [
+                Emission(asked_s, host, Source.NVML, each)
+                for each in (readings.nvml_lost(fabric, gpu), readings.gpu_presence(fabric, gpu, "lost", "NVML lost"))
+            ]
         others = [layout.places[rank] for rank in layout.on_host(host) if rank != place.rank]
-        if flavour == "xid":
+        if flavour == "xid" and plain:
             # the driver tears down channels of the healthy GPUs that shared a context with it
             for n, other in enumerate(rng.sample(others, min(2, len(others)))):
                 torn = lines.victim(fabric, other.gpu, other.pid, 79)
                 emissions.append(Emission(0.3 + 0.05 * n, host, Source.KERNEL_LOG, torn))
-        emissions += _peers_time_out(fabric, layout, place, rng)
-        raises = flavour == "raises"
+        emissions += traces.peers_time_out(fabric, layout, (place.rank,), rng)
+        raises, left = flavour == "raises", traces.left(emissions)
         return Fault(
             spec=spec,
             flavour=flavour,
@@ -67,7 +67,8 @@ def _off_bus(flavour: str) -> Maker:
             host=host,
             note=f"GPU {place.local} of {host} ({fabric.attr(gpu, 'pci')}) falls off the bus",
             obstacle=stops(place.rank) if raises else halts(place.rank),
-            emissions=tuple(emissions),
+            emissions=left.emissions,
+            rises=left.rises,
             exits=(Exit(rng.uniform(1.0, 4.0), place.rank, reason=CUDA_LOST),) if raises else (),
             cured_by=lambda kind, target: kind in MOVES_AWAY and hits(target, place),
         )
@@ -97,8 +98,14 @@ def _memory(flavour: str) -> Maker:
             "94": [contained, remapped, lines.victim(fabric, gpu, pid, 94)],
             "95": [uncontained, lines.recovery_action(fabric, gpu, 1), lines.victim(fabric, gpu, pid, 95)],
         }[flavour]
-        emissions = [Emission(0.03 * n, host, Source.KERNEL_LOG, each) for n, each in enumerate(log)]
+        late_s = between(3.0, 0.0, spec.severity)
+        emissions: list[traces.Trace] = [
+            Emission(late_s + 0.03 * n, host, Source.KERNEL_LOG, each) for n, each in enumerate(log)
+        ]
+        if spec.severity >= 0.4:
+            emissions += _memory_readings(fabric, place, flavour, rng)
         raises = flavour in ("48", "63", "94")
+        left = traces.left([*emissions, *traces.peers_time_out(fabric, layout, (place.rank,), rng)])
         contained_only = flavour in ("63", "94")
 
         def cured(kind: ActionKind, target: str | None) -> bool:
@@ -114,12 +121,30 @@ def _memory(flavour: str) -> Maker:
             host=host,
             note=f"uncorrectable memory error on GPU {place.local} of {host} (Xid {flavour})",
             obstacle=stops(place.rank) if raises else halts(place.rank),
-            emissions=(*emissions, *_peers_time_out(fabric, layout, place, rng)),
+            emissions=left.emissions,
+            rises=left.rises,
             exits=(Exit(rng.uniform(0.3, 1.2), place.rank, reason=CUDA_ECC),) if raises else (),
             cured_by=cured,
         )
 
     return make
+
+
+def _memory_readings(fabric: Fabric, place: Place, flavour: str, rng: random.Random) -> list[traces.Trace]:
+    """What the board counts of it, and what became of the row."""
+    gpu, host, at_s = readings.gpu_by_pci(fabric, place.gpu), place.host, rng.uniform(1.0, 6.0)
+    found: list[traces.Trace] = []
+    if flavour != "63":  # a row that was only marked had errors that could be corrected
+        names = ("ecc_uncorrected_volatile_total", "ecc_uncorrected_volatile_dram", "ecc_uncorrected_aggregate_dram")
+        found += [Emission(at_s, host, Source.NVML, lines.counter(gpu, name, 1, 1, 5.0)) for name in names]
+    row = {"48": "pending", "63": "pending", "64": "failed", "94": "pending"}.get(flavour, "ok")
+    if row != "ok":
+        found.append(
+            Emission(at_s + rng.uniform(0.0, 25.0), host, Source.NVML, readings.row_remap(fabric, place.gpu, row, 1))
+        )
+    if flavour in ("64", "95"):
+        found.append(Emission(at_s, host, Source.NVML, readings.wants(fabric, place.gpu, "gpu_reset")))
+    return found
 
 
 MEMORY: dict[str, Maker] = {each: _memory(each) for each in ("48", "63", "64", "94", "95")}

@@ -76,8 +76,8 @@ class Rise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A measurement that stands at `value` instead of where it usually does, while a fault is active; it gets there over
-    `ramp_s`. `wavers`: by how much it goes up and down about that (one standard deviation)."""
+    """A measurement that stands at `value` instead of where it usually does, while a fault is active; it gets there from
+    `from_value` over `ramp_s`. `wavers`: by how much it goes up and down about that (one standard deviation)."""
 
     host: str
     source: Source
@@ -89,6 +89,7 @@ class Level:
     from_s: float = 0.0
     until_s: float = math.inf
     ramp_s: float = 0.0
+    from_value: float = 0.0
 
 
 class Deed(enum.StrEnum):

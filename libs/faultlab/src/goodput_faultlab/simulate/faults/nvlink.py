@@ -7,7 +7,18 @@ import random
 from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import Source
 from goodput_faultlab.simulate import lines
-from goodput_faultlab.simulate.faults.model import MOVES_AWAY, Emission, Fault, Maker, halts, hits, victim_place
+from goodput_faultlab.simulate.faults import traces
+from goodput_faultlab.simulate.faults.model import (
+    MOVES_AWAY,
+    Emission,
+    Fault,
+    Maker,
+    between,
+    count_between,
+    halts,
+    hits,
+    victim_place,
+)
 from goodput_faultlab.simulate.layout import Layout
 from goodput_faultlab.simulate.spec import FaultSpec
 from goodput_topology.graph import Fabric
@@ -21,10 +32,14 @@ def _xid_74(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random)
     host, gpu, link = place.host, place.gpu, rng.randrange(18)
     text = f"NVLink: fatal error detected on link {link}({WORDS})"
     made = lines.xid(fabric, gpu, 74, text, link=str(link), words=WORDS.replace(",", ""))
-    emissions = [Emission(n * 0.8, host, Source.KERNEL_LOG, made) for n in range(4)]
+    emissions: list[traces.Trace] = [
+        Emission(n * 0.8, host, Source.KERNEL_LOG, made) for n in range(count_between(1, 4, spec.severity))
+    ]
+    end = ids.nvlink_id(host, lines.pci_of(fabric, gpu), link)
+    emissions += traces.rises(Source.NVML, host, end, {"nvlink_crc_flit_errors": between(0.5, 400.0, spec.severity)})
     domain = fabric.nvdomain_of(gpu)
     switches = [each for each in fabric.parts(domain or "") if each.startswith(f"nvswitch:{host}/")]
-    if switches:
+    if switches and spec.severity >= 0.3:
         switch = rng.choice(switches)
         said = lines.sxid(host, int(switch.rpartition("/")[2]), fabric.attr(switch, "pci"), rng.randrange(64))
         emissions.append(Emission(0.05, host, Source.KERNEL_LOG, said))
@@ -34,7 +49,7 @@ def _xid_74(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random)
 def _xid_149(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
     """NVLink5 (GB200): a fatal link event on one GPU, and non-fatal ones on its partners, which must not be blamed."""
     place = victim_place(spec, layout, rng)
-    emissions = [Emission(0.0, place.host, Source.KERNEL_LOG, lines.xid(fabric, place.gpu, 149))]
+    emissions: list[traces.Trace] = [Emission(0.0, place.host, Source.KERNEL_LOG, lines.xid(fabric, place.gpu, 149))]
     emissions.append(Emission(0.2, place.host, Source.KERNEL_LOG, lines.victim(fabric, place.gpu, place.pid, 149)))
     for n, rank in enumerate(r for r in layout.on_host(place.host) if r != place.rank):
         other = layout.places[rank]
@@ -44,8 +59,8 @@ def _xid_149(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random
     return _fault(spec, "xid_149", layout, place.rank, 8, emissions)
 
 
-def _fault(spec: FaultSpec, flavour: str, layout: Layout, rank: int, link: int, emissions: list[Emission]) -> Fault:
-    place = layout.places[rank]
+def _fault(spec: FaultSpec, flavour: str, layout: Layout, rank: int, link: int, emissions: list[traces.Trace]) -> Fault:
+    place, left = layout.places[rank], traces.left(emissions)
     return Fault(
         spec=spec,
         flavour=flavour,
@@ -55,7 +70,8 @@ def _fault(spec: FaultSpec, flavour: str, layout: Layout, rank: int, link: int, 
         host=place.host,
         note=f"NVLink {link} of GPU {place.local} of {place.host} fails",
         obstacle=halts(rank),
-        emissions=tuple(emissions),
+        emissions=left.emissions,
+        rises=left.rises,
         cured_by=lambda kind, target: kind in MOVES_AWAY and (hits(target, place) or target == ids.nvdomain_id(place.host)),
     )
 
