@@ -41,7 +41,7 @@ class Clockwork:
         self.start = start
         self._seed = seed
         self._transport = transport
-        self._queue: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._queue: list[tuple[datetime, int, Callable[[], object]]] = []
         self._out: list[tuple[datetime, int, Outgoing]] = []
         self._pushed = 0
         self._rngs: dict[str, random.Random] = {}
@@ -55,12 +55,12 @@ class Clockwork:
     def elapsed_s(self) -> float:
         return (self.now - self.start).total_seconds()
 
-    def at(self, when: datetime, what: Callable[[], None]) -> None:
+    def at(self, when: datetime, what: Callable[[], object]) -> None:
         """Do `what` at `when`, or next if that has passed."""
         self._pushed += 1
         heapq.heappush(self._queue, (max(when, self.now), self._pushed, what))
 
-    def after(self, seconds: float, what: Callable[[], None]) -> None:
+    def after(self, seconds: float, what: Callable[[], object]) -> None:
         self.at(self.now + timedelta(seconds=seconds), what)
 
     def publish(self, *, subject: str, id: str, source: str, struct: msgspec.Struct, time: datetime) -> None:

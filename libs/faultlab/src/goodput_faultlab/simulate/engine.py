@@ -18,6 +18,7 @@ import msgspec
 
 from goodput_common.bus.ports import Message
 from goodput_common.contracts import ids, subjects
+from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.recovery import (
     AgentCommand,
     AgentCommandKind,
@@ -34,8 +35,10 @@ from goodput_faultlab.simulate import faults, lines
 from goodput_faultlab.simulate.clockwork import Clockwork, Outgoing
 from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.faults.link import RETRIES_LAST_S
-from goodput_faultlab.simulate.faults.model import Exit, Fault
+from goodput_faultlab.simulate.faults.model import Act, Deed, Emission, Exit, Fault
+from goodput_faultlab.simulate.flows import Flows
 from goodput_faultlab.simulate.launcher import Launcher, Reaction
+from goodput_faultlab.simulate.measures import Measures
 from goodput_faultlab.simulate.noise import Background, Noise
 from goodput_faultlab.simulate.processes import Processes
 from goodput_faultlab.simulate.spec import SimulationSpec
@@ -52,19 +55,21 @@ WATCHDOG_ERROR = "torch.distributed.DistBackendError: watchdog timeout"
 @dataclass(frozen=True, slots=True)
 class Idle:
     """GPU time lost so far: all of the job's GPUs wait when one does. `redone_s` is work done twice, because steps resumed
-    from a checkpoint older than the last step."""
+    from a checkpoint older than the last step; `slowed_s` is what steps took beyond the usual."""
 
     gpus: int
     seconds: float
     redone_s: float = 0.0
+    slowed_s: float = 0.0
 
     @property
     def gpu_hours(self) -> float:
-        return self.gpus * (self.seconds + self.redone_s) / 3600
+        return self.gpus * (self.seconds + self.redone_s + self.slowed_s) / 3600
 
     def __str__(self) -> str:
         redone = f" and redoing {self.redone_s:.1f} s of work" if self.redone_s >= 0.05 else ""
-        return f"{self.gpus} GPUs idle for {self.seconds:.1f} s{redone} = {self.gpu_hours:.2f} GPU-hours"
+        slowed = f" and slow for {self.slowed_s:.1f} s more" if self.slowed_s >= 0.05 else ""
+        return f"{self.gpus} GPUs idle for {self.seconds:.1f} s{redone}{slowed} = {self.gpu_hours:.2f} GPU-hours"
 
 
 class Simulation:
@@ -77,7 +82,9 @@ class Simulation:
         self._collectors = Collectors(self._clockwork, spec.fabric.name, spec.transport.clock_offset_s_max)
         self._training = Training(spec, self._clockwork, self._collectors, self._blocking, self._watchdogs_bark)
         self._processes = Processes(self._training, self._clockwork, self._collectors)
-        self._noise = Noise(spec, self._clockwork, self._collectors, lambda: not self._training.stalled)
+        self._noise = Noise(spec, self._clockwork, self._collectors)
+        flows = Flows(spec.fabric, self._training.layout)
+        self._measures = Measures(spec, self._clockwork, self._collectors, self._training, flows, seed)
         self._plans: dict[str, Reaction | None] = {}
         self._replies: dict[str, AgentReply] = {}
         self._tokens: dict[int, int] = {}
@@ -127,7 +134,8 @@ class Simulation:
     def idle(self) -> Idle:
         since = self._training.stalled_since
         waiting_s = (self.now - since).total_seconds() if since is not None else 0.0
-        return Idle(self._training.layout.world_size, self._training.idle_s + waiting_s, self._training.redone_s)
+        training = self._training
+        return Idle(training.layout.world_size, training.idle_s + waiting_s, training.redone_s, training.slowed_s)
 
     # ------------------------------------------------------------------------------------------------- driving
 
@@ -209,9 +217,14 @@ class Simulation:
         at, start = self._clockwork.at, self.spec.start
         for part in to_snapshots(self.spec.fabric, source=TOPOLOGY_SOURCE, version=1, at=start):
             at(start, partial(self._topology, part))
-        self._collectors.start(
-            (*self.spec.hosts, *self.spec.spares, *(self._noise.others if self.spec.noise.other_jobs else ()))
+        switches = self._switches() if self.spec.switches else ()
+        others = self._noise.others if self.spec.noise.other_jobs else ()
+        self._collectors.start((*self.spec.hosts, *self.spec.spares, *others, *switches))
+        self._measures.start(
+            (*self.spec.hosts, *self.spec.spares) if self.spec.noise.counters else (),
+            switches if self.spec.noise.counters else (),
         )
+        self._lose_collectors()
         self._processes.start((*self.spec.hosts, *self.spec.spares))
         for host in (*self.spec.hosts, *self.spec.spares) if self.spec.fresh_hosts else ():
             at(start, partial(self._collectors.add, host, Source.KERNEL_LOG, lines.boot(host)))
@@ -219,16 +232,36 @@ class Simulation:
         self._clockwork.after(0.2, self._training.begin)
         for number, fault in enumerate(self._faults):
             begins = start + timedelta(seconds=fault.spec.at_s)
+            at(begins, partial(self._measures.begin, number, fault))
             at(begins, partial(self._hit, fault))
             for each in fault.emissions:
-                seen = partial(self._collectors.add, each.host, each.source, each.make)
-                at(begins + timedelta(seconds=each.after_s), seen)
+                at(begins + timedelta(seconds=each.after_s), partial(self._tell, number, each))
+            for act in fault.acts:
+                at(begins + timedelta(seconds=act.after_s), partial(self._act, fault, act))
             for down_s, up_s in fault.outages:
                 if not math.isinf(up_s):
                     up = partial(self._link_up, number, up_s - down_s)
                     at(begins + timedelta(seconds=up_s + RECONNECT_S), up)
             if fault.spec.clears_after_s is not None and not fault.outages:
                 at(begins + timedelta(seconds=fault.spec.clears_after_s), partial(self._cleared, number))
+
+    def _switches(self) -> tuple[str, ...]:
+        """All switches of the fabric, by name."""
+        return tuple(each.partition(":")[2] for each in self.spec.fabric.of_kind(ComponentKind.SWITCH))
+
+    def _lose_collectors(self) -> None:
+        """Some die in mid-incident, and nobody is there to start them again."""
+        transport, rng = self.spec.transport, self._clockwork.rng("dead_collectors")
+        if not transport.dead_collectors or not self._faults:
+            return
+        fault = self._faults[0]
+        others = [host for host in self.spec.hosts if host != fault.host]
+        dying = rng.sample(others, min(transport.dead_collectors, len(others)))
+        if transport.dead_on_culprit and fault.host is not None:
+            dying = [fault.host, *dying][: transport.dead_collectors]
+        for host in dying:
+            dies_s = fault.spec.at_s + rng.uniform(0.0, transport.dead_after_s)
+            self._clockwork.after(dies_s, partial(self._collectors.silence, host))
 
     def _topology(self, part: msgspec.Struct) -> None:
         name = self.spec.fabric.name
@@ -254,6 +287,10 @@ class Simulation:
             job=self.spec.job,
             injected_at=self.spec.start + timedelta(seconds=fault.spec.at_s),
             note=fault.note,
+            flavour=fault.flavour,
+            severity=fault.spec.severity,
+            cascade=fault.spec.cascade,
+            explains=fault.symptoms,
         )
 
     def _background_entry(self, number: int, each: Background) -> LedgerEntry:
@@ -284,6 +321,25 @@ class Simulation:
         for each in fault.exits:
             self._clockwork.after(each.after_s, partial(self._exit, fault, each))
         self._training.reconsider()
+
+    def _tell(self, number: int, each: Emission) -> None:
+        sample = self._collectors.add(each.host, each.source, each.make)
+        if self._ledger[number].cleared_at is None:
+            self._measures.told(each.host, number, each.source, sample)
+
+    def _act(self, fault: Fault, act: Act) -> None:
+        if act.deed is Deed.COLLECTOR_STOPS:
+            self._collectors.silence(act.host)
+        elif act.deed is Deed.COLLECTOR_STARTS:
+            self._collectors.speak(act.host)
+        elif act.deed is Deed.HOST_BOOTS:
+            self._collectors.boot(act.host)
+            self._measures.reboot(act.host)
+        elif act.deed is Deed.CLOCK_JUMPS:
+            self._collectors.jump(act.host, act.value)
+        elif fault.active:
+            fault.blocks = True
+            self._training.reconsider()
 
     def _exit(self, fault: Fault, end: Exit) -> None:
         if not fault.active:
@@ -331,6 +387,7 @@ class Simulation:
 
     def _note_cleared(self, number: int) -> None:
         if self._ledger[number].cleared_at is None:
+            self._measures.end(number)
             self._ledger[number] = msgspec.structs.replace(self._ledger[number], cleared_at=self.now)
 
     def _watchdogs_bark(self) -> None:

@@ -1,4 +1,4 @@
-"""Healthy noise: the events, states and counters of machines on which nothing relevant is wrong.
+"""Healthy noise: the events and states of machines on which nothing relevant is wrong. What they measure is in `measures`.
 
 Each kind is a Poisson process a host, with a generator of its own. Everything here is true of real clusters and has led
 somebody's monitoring astray: Xids of other processes, the management port that flaps, ports nobody has cabled, hosts of
@@ -19,11 +19,9 @@ from goodput_faultlab.simulate.clockwork import Clockwork
 from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.spec import SimulationSpec
 
-COUNTERS_S = 5.0
 OTHER_HOSTS_MAX = 16
 BACKGROUND_FAULTS = 6
 BACKGROUND_UNTIL_S = 180.0
-TRAFFIC_WORDS_S = 2_500_000_000  # 4-byte words a second of a busy 400G port
 
 
 class Background(NamedTuple):
@@ -35,19 +33,15 @@ class Background(NamedTuple):
 
 
 class Noise:
-    """`running()` tells whether steps move: a stalled job sends nothing."""
+    """`others` are hosts of other jobs, `background` what is really broken there."""
 
-    def __init__(
-        self, spec: SimulationSpec, clockwork: Clockwork, collectors: Collectors, running: Callable[[], bool]
-    ) -> None:
+    def __init__(self, spec: SimulationSpec, clockwork: Clockwork, collectors: Collectors) -> None:
         self._spec = spec
         self._clockwork = clockwork
         self._collectors = collectors
-        self._running = running
         mine = (*spec.hosts, *spec.spares)
         self.others = tuple(host for host in spec.fabric.hosts() if host not in set(mine))[:OTHER_HOSTS_MAX]
         self.background = self._plan_background()
-        self._totals: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
         noise = self._spec.noise
@@ -58,9 +52,6 @@ class Noise:
             self._poisson("chatter", noise.kernel_chatter, host, self._chatter)
             if noise.unprovisioned_ports:
                 self._clockwork.after(0.5, partial(self._port_states, host))
-            if noise.counters:
-                first_s = self._clockwork.rng("counters").uniform(1.0, COUNTERS_S)
-                self._clockwork.after(first_s, partial(self._counters, host))
         for each in self.background:
             self._clockwork.after(each.at_s, partial(self._elsewhere, each))
 
@@ -132,35 +123,6 @@ class Noise:
             self._collectors.add(host, Source.NETLINK, lines.operstate_of(fabric, nic, up, admin_up=up))
             if fabric.attr(nic, "rdma"):
                 self._collectors.add(host, Source.RDMA, lines.port_state(fabric, nic, used, disabled=not used))
-
-    def _counters(self, host: str) -> None:
-        rng, fabric = self._clockwork.rng("counters"), self._spec.fabric
-        for nic in fabric.nics_of_host(host):
-            if fabric.carries_traffic(nic) is not True:
-                continue
-            device = lines.rdma_port(fabric, nic)
-            if self._running() and host in self._spec.hosts:
-                words = int(TRAFFIC_WORDS_S * COUNTERS_S * rng.uniform(0.3, 0.5))
-                for name in ("port_xmit_data", "port_rcv_data"):
-                    self._count(host, device, name, words)
-                if rng.random() < 0.2:
-                    name = rng.choice(
-                        (
-                            "out_of_sequence",
-                            "rp_cnp_handled",
-                            "np_cnp_sent",
-                            "np_ecn_marked_roce_packets",
-                            "roce_adp_retrans",
-                        )
-                    )
-                    self._count(host, device, name, rng.randrange(1, 40))
-                if rng.random() < 0.01:
-                    self._count(host, device, "symbol_error", 1)
-        self._clockwork.after(COUNTERS_S, lambda: self._counters(host))
-
-    def _count(self, host: str, device: str, name: str, delta: int) -> None:
-        value = self._totals[device, name] = self._totals.get((device, name), 1_000_000) + delta
-        self._collectors.add(host, Source.RDMA, lines.counter(device, name, delta, value, COUNTERS_S))
 
     def _plan_background(self) -> tuple[Background, ...]:
         """One near each fault of the job, the others by chance within the first minutes."""
