@@ -67,12 +67,16 @@ class NvmlDevice:
         self._fields_counted = Fields(nvml, [(field, 0) for field in FIELDS_COUNTED])
         self._memory_temperature = Fields(nvml, [(FIELD_MEMORY_TEMPERATURE, 0)])
         self._clock_numbers = [
-            ("clock_sm_mhz", "sm", Number(nvml, "nvmlDeviceGetClockInfo", 1)),
-            ("clock_memory_mhz", "mem", Number(nvml, "nvmlDeviceGetClockInfo", 2)),
-            ("power_mw", "power", Number(nvml, "nvmlDeviceGetPowerUsage")),
-            ("temperature_c", "temperature", Number(nvml, "nvmlDeviceGetTemperature", 0)),
+            ("clock_sm_mhz", "sm", Number(nvml, handle, "nvmlDeviceGetClockInfo", 1)),
+            ("clock_memory_mhz", "mem", Number(nvml, handle, "nvmlDeviceGetClockInfo", 2)),
+            ("power_mw", "power", Number(nvml, handle, "nvmlDeviceGetPowerUsage")),
+            ("temperature_c", "temperature", Number(nvml, handle, "nvmlDeviceGetTemperature", 0)),
             *(
-                ("reasons", question, Number(nvml, f"nvmlDeviceGetCurrentClocks{what}Reasons", kind=ctypes.c_ulonglong))
+                (
+                    "reasons",
+                    question,
+                    Number(nvml, handle, f"nvmlDeviceGetCurrentClocks{what}Reasons", kind=ctypes.c_ulonglong),
+                )
                 for question, what in (("reasons", "Event"), ("reasons_old", "Throttle"))
             ),
         ]
@@ -159,7 +163,7 @@ class NvmlDevice:
         for name, question, number in self._clock_numbers:
             if question in lacking or (question == "reasons_old" and "reasons" not in lacking):
                 continue
-            code, value = number.read(self._handle)
+            code, value = number.read()
             if code:
                 self._failed(question, code)
             else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from goodput_collector.adapters.nvml_library import Nvml
@@ -47,22 +47,23 @@ class Fields:
 
 
 class Number:
-    """A function of NVML that answers a device's handle, and perhaps one number more, with a whole number."""
+    """A function of NVML that says a whole number of one device, perhaps by one number more."""
 
-    def __init__(self, nvml: Nvml, function: str, *arguments: int, kind: type[Any] = ctypes.c_uint) -> None:
+    def __init__(self, nvml: Nvml, handle: object, function: str, *arguments: int, kind: type[Any] = ctypes.c_uint) -> None:
         self._nvml = nvml
         self._function = function
-        self._arguments = [ctypes.c_uint(each) for each in arguments]
+        self._call: Callable[..., int] | None = None
         self._answer = kind()
-        self._pointer = ctypes.byref(self._answer)
+        self._arguments = (handle, *(ctypes.c_uint(each) for each in arguments), ctypes.byref(self._answer))
 
-    def read(self, handle: object) -> tuple[int, int]:
+    def read(self) -> tuple[int, int]:
         """(return code of the call, the number)."""
-        try:
-            call = getattr(self._nvml.nvmlLib, self._function)
-        except AttributeError:
-            return FUNCTION_NOT_FOUND, 0
-        return int(call(handle, *self._arguments, self._pointer)), int(self._answer.value)
+        if (call := self._call) is None:
+            try:
+                call = self._call = getattr(self._nvml.nvmlLib, self._function)
+            except AttributeError:
+                return FUNCTION_NOT_FOUND, 0
+        return call(*self._arguments), self._answer.value
 
 
 def _number(kind: int, raw: int) -> int | None:
