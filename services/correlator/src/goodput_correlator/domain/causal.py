@@ -58,6 +58,8 @@ def _rank_follows(effect: Finding, cause: Finding) -> str | None:
 
 
 def _device_follows(effect: Finding, cause: Finding) -> str | None:
+    if any(each.component == effect.component for each in cause.victims):
+        return next(each.because for each in cause.victims if each.component == effect.component)
     if effect.host != cause.host or effect.host is None:
         return None
     if effect.component == cause.component:

@@ -13,7 +13,7 @@ ended or fallen silent (`room`), and what does not fit even so is counted in `ov
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -47,6 +47,8 @@ UNDETERMINED_S = 8.0  # and this long before saying that nothing names a culprit
 ENDING_S = 20.0  # the last ranks may take this long to leave after the first has
 RESUMED_S = 2.0  # steps must move this long before an incident is over
 CHANGE_OF_MIND = 0.1  # another culprit is named only if not less certain than this below the one named
+NETWORK_EVENTS = frozenset({EventName.LINK_DOWN, EventName.LINK_UP, EventName.PAUSE_STORM})
+NETWORK_EVENTS_MAX = 5000  # of hosts without the job, and of switches: what happens at the other ends of its links
 MEASURED_KEEP_S = 300.0  # what was not told again in this time is forgotten
 REVISIT_S = 5  # without news, an open incident is judged anew at this pace
 
@@ -72,6 +74,7 @@ class Incidents:
         self._news: dict[str, int] = {}  # job -> news when it was last judged
         self._idle = IdleHardware()
         self._measured = Measurements(fabric)
+        self._network: deque[Observed] = deque(maxlen=NETWORK_EVENTS_MAX)  # what the whole fabric's network lately said
         self._topologies: list[tuple[datetime, Fabric]] = []  # to come, by time
         self._job_room: Room[JobTimeline] = Room(jobs_max)
         self._host_room: Room[HostTimeline] = Room(hosts_max)
@@ -234,6 +237,8 @@ class Incidents:
         self.overflow += host.dropped - dropped
         if isinstance(fact, Event):
             self._idle.saw(seen, fact)
+            if fact.name in NETWORK_EVENTS:
+                self._network.append(seen)
 
     def _leave_of_job(self, job: JobTimeline) -> Leave | None:
         if job.job in self._of_job or job.heard_at is None:
@@ -402,6 +407,7 @@ class Incidents:
         since = (stalled_since or (slow.since if slow is not None else at)) - timedelta(seconds=LOOK_BACK_S)
         cpu: dict[str, tuple[Observed, ...]] = {}
         outer_pids: dict[str, tuple[int, datetime]] = {}
+        facts += [each for each in self._network if each.received_at >= since and each.host not in job.hosts]
         for host in self._hosts_of(job):
             facts += host.facts(since)
             outer_pids |= host.outer_pids

@@ -1,8 +1,8 @@
 """How fast a job goes, and whether that is slower than usual for it.
 
-Steps are looked at in windows of ten seconds or five reports of a rank, whichever is longer. A window's step time is the median over
-what ranks report, so that a checkpoint or an evaluation, which lengthens one step in many, does not make it slow. What is
-usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new usual.
+Steps are looked at in windows of ten seconds or five reports of a rank, whichever is longer. A window's step time is the
+median over what ranks report, so that a checkpoint or an evaluation, which lengthens one step in many, does not make it slow.
+What is usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new usual.
 
 In synchronous training every rank has the same step time. Who is *late* shows in what a rank does itself: its own time, the
 step without what it waited for others, against its own past and against the others.
@@ -33,6 +33,7 @@ SLOW_AT_ONCE = 1.5  # or one as slow as this
 NEW_USUAL_WINDOWS = 180
 RECENT_REPORTS = 6  # of a rank
 OWN_SMOOTHING = 0.1
+PHASES_MAX = 24  # of a rank, whose usual length is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Slow:
 @dataclass(frozen=True, slots=True)
 class RankPace:
     """What one rank does of a step by itself, means of its last reports. `own_ms` is None where it cannot be told apart from
-    waiting; `usual_own_ms` is from before the job became slow. `told`: the reports, oldest first."""
+    waiting; `usual_own_ms` and `usual_phases_ms` are from before the job became slow. `told`: the reports, oldest first."""
 
     rank: int
     step_ms: float
@@ -60,6 +61,13 @@ class RankPace:
     usual_own_ms: float | None
     phases_ms: Mapping[str, float]
     told: tuple[Observed, ...]
+    usual_phases_ms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def tells_waiting(self) -> bool:
+        """Whether its own time is free of waiting. Phases that the trainer marks may hold both."""
+        facts = [seen.fact for seen in self.told]
+        return all(isinstance(fact, RankProgress) and fact.waiting_ms >= 0 for fact in facts)
 
 
 @dataclass(slots=True)
@@ -140,6 +148,7 @@ class Own:
 
     told: deque[Observed] = field(default_factory=lambda: deque(maxlen=RECENT_REPORTS))
     usual_ms: float | None = None
+    usual_phases_ms: dict[str, float] = field(default_factory=dict)
 
     def report(self, seen: Observed, *, slow: bool) -> None:
         fact = seen.fact
@@ -149,6 +158,16 @@ class Own:
         mine_ms = own_ms(fact)
         if mine_ms is not None and not slow:
             self.usual_ms = mine_ms if self.usual_ms is None else self.usual_ms + OWN_SMOOTHING * (mine_ms - self.usual_ms)
+        if not slow:
+            self._learn_phases(fact.phases_ms)
+
+    def _learn_phases(self, phases_ms: Mapping[str, float]) -> None:
+        for name, spent_ms in phases_ms.items():
+            usual_ms = self.usual_phases_ms.get(name)
+            if usual_ms is not None:
+                self.usual_phases_ms[name] = usual_ms + OWN_SMOOTHING * (spent_ms - usual_ms)
+            elif len(self.usual_phases_ms) < PHASES_MAX:
+                self.usual_phases_ms[name] = spent_ms
 
     def pace(self, rank: int, since: datetime) -> RankPace | None:
         """From the reports since then; None without any."""
@@ -165,4 +184,5 @@ class Own:
             usual_own_ms=self.usual_ms,
             phases_ms={name: statistics.fmean(fact.phases_ms.get(name, 0.0) for fact in facts) for name in names},
             told=told,
+            usual_phases_ms=dict(self.usual_phases_ms),
         )

@@ -11,12 +11,14 @@ from goodput_correlator.domain.diagnosis import (
     gpu_memory,
     gpu_off_bus,
     host_down,
+    link_errors,
     link_flap,
     nic_hang,
     nvlink,
     pfc_storm,
     process_dead,
     process_stall,
+    switch_fault,
     undetermined,
 )
 from goodput_correlator.domain.finding import Finding
@@ -29,7 +31,9 @@ ENGINES: tuple[Engine, ...] = (
     nvlink.diagnose,
     gpu_driver.diagnose,
     nic_hang.diagnose,
+    switch_fault.diagnose,
     link_flap.diagnose,
+    link_errors.diagnose,
     pfc_storm.diagnose,
     host_down.diagnose,
     process_dead.diagnose,
@@ -38,5 +42,9 @@ ENGINES: tuple[Engine, ...] = (
     undetermined.diagnose,
 )
 
-SLOW_ENGINES: tuple[Engine, ...] = (pfc_storm.diagnose,)
+SLOW_ENGINES: tuple[Engine, ...] = (
+    pfc_storm.diagnose,
+    switch_fault.diagnose,
+    link_errors.diagnose,
+)
 """What can make steps slow without stopping them."""

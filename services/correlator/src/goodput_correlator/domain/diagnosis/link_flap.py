@@ -7,125 +7,32 @@ would show there alone. Ports that carry no traffic (management, unprovisioned) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from goodput_common.contracts.ids import ComponentId, host_of
-from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.blame import agreement
-from goodput_correlator.domain.case import Case, Observed
-from goodput_correlator.domain.clues import (
-    CLOCK_DOUBT_S,
-    EVIDENCE_PER_FINDING,
-    canonical,
-    cite,
-    events,
-    ranks_on,
-    symptoms_of,
-)
+from goodput_correlator.domain.case import Case
+from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, cite, ranks_on, symptoms_of
 from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.losses import Losses, happened, in_order, is_down, losses_of
 
 ENGINE = "link_flap"
-DOWN_WORDS = frozenset({"down", "DOWN", "lowerlayerdown", "dormant", "Disabled", "Polling", "disconnected"})
-CARRIER_STATES = frozenset({"operstate", "state", "carrier", "phys_state"})
 SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within this
-SAME_MOMENT_S = 0.5  # a line that is read again has nearly the same time
 COUNTS_CHANGES = frozenset({"netlink"})  # sources that tell a loss only of a link that they saw up, or the kernel did
-RETOLD_S = 2.0  # and comes at least this much later than it did first
 FLAPS_OFFLINE_MIN = 3  # losses in a log without a job that make a flapping link
 TOO_LATE_S = 3.0  # a loss told this long, and two steps, after the last step has not stopped it
 MOVED_ON_S = 4.0  # steps that end this long after the loss prove that the job goes on without the link
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """The history of one port: distinct losses in order, and whether it is down now."""
-
-    nic: ComponentId
-    downs: tuple[Observed, ...]
-    ups: tuple[Observed, ...]
-    told: tuple[Observed, ...]
-    count: int
-    down_now: bool
-    first_at: datetime  # broker time
-    last_at: datetime
-
-
 def diagnose(case: Case) -> tuple[Finding, ...]:
     found = []
-    for losses in _losses(case):
+    for losses in losses_of(case):
         finding = _finding(case, losses)
         if finding is not None:
             found.append(finding)
     return tuple(found)
-
-
-def _losses(case: Case) -> list[Losses]:
-    changes: dict[ComponentId, list[Observed]] = {}
-    for each, event in events(case, EventName.LINK_DOWN, EventName.LINK_UP):
-        changes.setdefault(canonical(case, event.component), []).append(each)
-    states: dict[ComponentId, list[Observed]] = {}
-    for each in case.observed:
-        if isinstance(each.fact, State) and each.fact.name in CARRIER_STATES:
-            states.setdefault(canonical(case, each.fact.component), []).append(each)
-    found = []
-    for nic, seen in sorted(changes.items()):
-        if case.topology.carries_traffic(nic) is False:
-            continue
-        seen = sorted(_told_once(seen), key=lambda each: (_at(each), each.observed_at, each.id))
-        downs = [each for each in seen if _is_down(each)]
-        if not downs:
-            continue
-        ups = [each for each in seen if not _is_down(each)]
-        distinct = _distinct(downs, ups, offline=case.offline)
-        newest = max(seen, key=lambda each: (_at(each), each.observed_at, not _is_down(each), each.id))
-        down_now = _is_down(newest)
-        told = tuple(each for each in states.get(nic, []) if isinstance(each.fact, State) and each.fact.value in DOWN_WORDS)
-        found.append(Losses(nic, tuple(downs), tuple(ups), told, distinct, down_now, _at(downs[0]), _at(downs[-1])))
-    return found
-
-
-def _at(each: Observed) -> datetime:
-    """When it happened, by the broker's clock: no later than the broker heard of it, nor than the host's clock allows. A
-    collector that was cut off, or starts and reads the kernel log again, tells old losses late."""
-    fact = each.fact
-    said_at = (fact.last_at or fact.observed_at) if isinstance(fact, Event) else each.observed_at
-    return min(each.received_at, said_at + timedelta(seconds=CLOCK_DOUBT_S))
-
-
-def _told_once(seen: list[Observed]) -> list[Observed]:
-    """Without lines that a collector read again after it was killed: the same words of the same moment, heard anew."""
-    kept: list[Observed] = []
-    known: dict[tuple[str, EventName, str], list[Observed]] = {}
-    for each in seen:
-        assert isinstance(each.fact, Event)
-        same = known.setdefault((each.source, each.fact.name, each.fact.excerpt), [])
-        if any(_again(each, other) for other in same):
-            continue
-        same.append(each)
-        kept.append(each)
-    return kept
-
-
-def _again(each: Observed, other: Observed) -> bool:
-    heard_s = abs((each.received_at - other.received_at).total_seconds())
-    return heard_s > RETOLD_S and abs((each.observed_at - other.observed_at).total_seconds()) < SAME_MOMENT_S
-
-
-def _is_down(each: Observed) -> bool:
-    return isinstance(each.fact, Event) and each.fact.name is EventName.LINK_DOWN
-
-
-def _distinct(downs: list[Observed], ups: list[Observed], *, offline: bool) -> int:
-    """How often the link was lost. Several witnesses of one loss are one; one witness that says it twice means two."""
-    by_witness: dict[str, int] = {}
-    for each in downs:
-        assert isinstance(each.fact, Event)
-        witness = f"{each.source}/{each.fact.attrs.get('by', '')}"
-        by_witness[witness] = by_witness.get(witness, 0) + each.fact.count
-    return max(by_witness.values())
 
 
 def _finding(case: Case, losses: Losses) -> Finding | None:
@@ -170,16 +77,16 @@ def _outage(losses: Losses, until: datetime) -> datetime:
     """When the loss that is under way, or was the last, began. A loss is new only if the link was back in between: somebody
     said so, or it is told by a witness that counts changes, or only for the second time (then up to `until`: what comes
     later may as well be the old loss, told again). A dead port may say "down" again for ever."""
-    told = sorted((*losses.downs, *losses.ups), key=lambda each: (_at(each), each.observed_at, each.id))
+    told = sorted((*losses.downs, *losses.ups), key=in_order)
     began: datetime | None = None
     before = losses.first_at
     back = False
-    up_at = max((_at(each) for each in losses.ups), default=None)
-    since = [_at(each) for each in told if _is_down(each) and (up_at is None or _at(each) >= up_at)]
+    up_at = max((happened(each) for each in losses.ups), default=None)
+    since = [happened(each) for each in told if is_down(each) and (up_at is None or happened(each) >= up_at)]
     repeats = sum(1 for one, other in pairwise(since) if other - one > timedelta(seconds=SAME_LOSS_S))
     for each in told:
-        at = _at(each)
-        if not _is_down(each):
+        at = happened(each)
+        if not is_down(each):
             back = True
             continue
         changed = (
