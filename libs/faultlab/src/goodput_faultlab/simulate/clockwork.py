@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
@@ -21,8 +20,7 @@ from goodput_faultlab.simulate.spec import TransportSpec
 LOSABLE = (telemetry.TelemetryBatch, telemetry.CollectorHeartbeat, job.RankProgress)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """One message ready to be published. `at` is when (simulated true time); `time` is what the sender's own clock says."""
 
     subject: str

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,6 +43,14 @@ MakeSample = Callable[[datetime], Sample]
 Covered = Mapping[Source, tuple[ComponentId, ...]]
 
 
+class _Names(NamedTuple):
+    """Of the messages of one source of one host."""
+
+    subject: str
+    source: str
+    prefix: str
+
+
 class Collectors:
     """`add` takes a sample for a host, `send` a whole reading; everything else follows by itself."""
 
@@ -58,7 +67,7 @@ class Collectors:
         self._lives: dict[str, int] = defaultdict(int)  # of a host's collector
         self._boots: dict[str, int] = {}
         self._boot_ids: dict[str, str] = {}
-        self._subjects: dict[tuple[str, Source], str] = {}
+        self._names: dict[tuple[str, Source], _Names] = {}
 
     def clock(self, host: str) -> datetime:
         """What the host's own clock says now."""
@@ -158,15 +167,19 @@ class Collectors:
     def _publish(self, host: str, source: Source, samples: tuple[Sample, ...], observed_from: datetime) -> None:
         key = (host, source)
         seq = self._seqs[key] = self._seqs[key] + 1
-        subject = self._subjects.get(key)
-        if subject is None:
-            subject = self._subjects[key] = subjects.telemetry(self._fabric, host, source.value)
+        names = self._names.get(key)
+        if names is None:
+            names = self._names[key] = _Names(
+                subjects.telemetry(self._fabric, host, source.value),
+                f"collector/{self._fabric}/{host}",
+                f"{self._fabric}/{host}/{source.value}/",
+            )
         boot_id = self.boot_id(host)
         now = self.clock(host)
         self._clockwork.publish(
-            subject=subject,
-            id=f"{self._fabric}/{host}/{source.value}/{boot_id}/{seq}",
-            source=f"collector/{self._fabric}/{host}",
+            subject=names.subject,
+            id=f"{names.prefix}{boot_id}/{seq}",
+            source=names.source,
             struct=TelemetryBatch(
                 fabric=self._fabric, host=host, source=source, boot_id=boot_id, seq=seq,
                 observed_from=observed_from, observed_to=now, samples=samples,

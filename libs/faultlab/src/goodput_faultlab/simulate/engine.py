@@ -29,7 +29,7 @@ from goodput_common.contracts.recovery import (
 )
 from goodput_common.contracts.registry import BY_STRUCT
 from goodput_common.contracts.telemetry import Source
-from goodput_common.contracts.verdict import FaultClass
+from goodput_common.contracts.verdict import ActionKind, FaultClass
 from goodput_faultlab.ledger import LedgerEntry
 from goodput_faultlab.simulate import faults, lines
 from goodput_faultlab.simulate.clockwork import Clockwork, Outgoing
@@ -337,6 +337,8 @@ class Simulation:
             self._measures.reboot(act.host)
         elif act.deed is Deed.CLOCK_JUMPS:
             self._collectors.jump(act.host, act.value)
+        elif act.deed is Deed.JOB_RESTARTS:
+            self._launcher.carry_out(ActionKind.SWAP_NODE, ids.host_id(act.host))
         elif fault.active:
             fault.blocks = True
             self._training.reconsider()

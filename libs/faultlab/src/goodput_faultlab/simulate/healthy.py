@@ -54,6 +54,16 @@ class _Nic:
         self.stalled_attrs = {"netdev": netdev}
 
 
+class _Paused:
+    """The share of time that was told last, of one port and direction."""
+
+    __slots__ = ("attrs", "told")
+
+    def __init__(self, attrs: dict[str, str]) -> None:
+        self.attrs = attrs
+        self.told = -1.0
+
+
 class _Gpu:
     __slots__ = ("attrs", "component", "counts", "heat", "links", "model", "offset", "told")
 
@@ -92,8 +102,8 @@ class HostReadings:
         self._host_counts = counts.of(self.component)
         self._host_told: list[float | None] = [None] * len(baseline.HOST_GAUGES)
         self._full_at_s = -math.inf
-        self._pauses: dict[tuple[ComponentId, str], float] = {}  # shares told, of ports that ever paused
-        self._paused: set[tuple[ComponentId, str]] = set()
+        self._pauses: dict[tuple[ComponentId, str], _Paused] = {}  # of every port that ever was
+        self._paused_now = False
         for nic in fabric.nics_of_host(host):
             if fabric.carries_traffic(nic) is True and fabric.attr(nic, "rdma"):
                 self._nics.append(self._nic(fabric, nic))
@@ -142,26 +152,47 @@ class HostReadings:
         self._tables(found[Source.HOST], moment, full)
         return found
 
+    def stands(self, component: ComponentId, name: str) -> float | None:
+        """Where a measurement stood when it was last told; None where it is none of this host's."""
+        if component == self.component:
+            names = [each[0] for each in baseline.HOST_GAUGES]
+            return self._host_told[names.index(name)] if name in names else None
+        gpu = next((each for each in self._gpus if each.component == component), None)
+        if gpu is None:
+            return None
+        if name in _BOARD_NAMES:
+            return gpu.told[_BOARD_NAMES.index(name)]
+        return gpu.model.limit_w if name == "power_limit_w" else None
+
     def shares(self, told: Batch, moment: Moment) -> list[Gauge]:
         """The share of time paused, of every port that ever was: made of what the durations grew by."""
         grown = {
             (each.component, each.name): each
             for each in told
-            if isinstance(each, Counter) and each.name.endswith("_pause_duration")
+            if isinstance(each, Counter) and each.name[-15:] == "_pause_duration"
         }
-        self._paused |= grown.keys()
-        found = []
         full = self._full_at_s == moment.now_s
-        for component, name in sorted(self._paused):
-            counter = grown.get((component, name))
-            share = round(min(1.0, counter.delta / (counter.interval_s * 1e6)), 4) if counter is not None else 0.0
-            before = self._pauses.get((component, name))
-            if before is None or full or abs(share - before) > baseline.NOISE["pause_share"]:
-                self._pauses[component, name] = share
-                netdev = next((nic.netdev for nic in self._nics if nic.component == component), "")
-                attrs = {"netdev": netdev, "direction": name[:2], "priority": name.partition("prio")[2][:1] or "global"}
-                found.append(Gauge(component=component, name="pause_share", observed_at=moment.at, value=share, attrs=attrs))
+        for key in grown:
+            if key not in self._pauses:
+                self._pauses[key] = _Paused(self._pause_attrs(*key))
+        found = []
+        noise = baseline.NOISE["pause_share"]
+        for key, paused in self._pauses.items() if grown or full or self._paused_now else ():
+            counter = grown.get(key)
+            share = min(1.0, counter.delta / (counter.interval_s * 1e6)) if counter is not None else 0.0
+            if full or abs(share - paused.told) > noise:
+                paused.told = share = round(share, 4)
+                found.append(
+                    Gauge(
+                        component=key[0], name="pause_share", observed_at=moment.at, value=share, attrs=paused.attrs
+                    )
+                )  # fmt: skip
+        self._paused_now = bool(grown)
         return found
+
+    def _pause_attrs(self, component: ComponentId, name: str) -> dict[str, str]:
+        netdev = next((nic.netdev for nic in self._nics if nic.component == component), "")
+        return {"netdev": netdev, "direction": name[:2], "priority": name.partition("prio")[2][:1] or "global"}
 
     # ------------------------------------------------------------------------------------------------- parts
 

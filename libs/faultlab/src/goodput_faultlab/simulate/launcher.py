@@ -71,7 +71,7 @@ class Launcher:
             return None
         at = self._clockwork.now + timedelta(seconds=after_s)
         uncured = [fault for fault in self._active if not self._cures(kind, target, fault, at)]
-        self._clockwork.at(at, lambda: self._carry_out(kind, target))
+        self._clockwork.at(at, lambda: self.carry_out(kind, target))
         named = f"{kind.value} {target or ''}".strip()
         if uncured:
             why = "; there is no spare host left" if kind in MOVES_AWAY and not self._spares else ""
@@ -88,7 +88,8 @@ class Launcher:
                 return True  # the link is back for good: new connections are all it takes
         return fault.cured_by(kind, target)
 
-    def _carry_out(self, kind: ActionKind, target: ComponentId | None) -> None:
+    def carry_out(self, kind: ActionKind, target: ComponentId | None) -> None:
+        """Do it now: what it cures is gone, and the job starts anew where that takes it."""
         training = self._training
         for number, fault in enumerate(self._faults):
             if fault.active and self._cures(kind, target, fault, self._clockwork.now):
@@ -97,7 +98,7 @@ class Launcher:
         new_processes = kind in RESTARTS_PROCESSES or kind in (ActionKind.RESET_GPU, ActionKind.CORDON_AT_CHECKPOINT)
         if kind is ActionKind.RESTART_RANK and not self._active:
             new_processes = True
-        if not new_processes and (self._active or training.gone):
+        if not new_processes and (any(fault.stands_in_the_way for fault in self._active) or training.gone):
             return  # communicators cannot be made while somebody is missing: the job stands as before
         hosts = training.layout.hosts
         if kind in MOVES_AWAY and self._spares:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 READ_EVERY_S = 5.0  # of hosts that are read for what faults do only
 Key = tuple[ComponentId, str]
+LevelKey = tuple[ComponentId, str, tuple[tuple[str, str], ...]]
 
 
 class Usual(Protocol):
@@ -51,6 +52,7 @@ class Usual(Protocol):
     def covered(self) -> dict[Source, tuple[ComponentId, ...]]: ...
     def read(self, moment: Moment) -> dict[Source, Batch]: ...
     def shares(self, told: Batch, moment: Moment) -> list[Gauge]: ...
+    def stands(self, component: ComponentId, name: str) -> float | None: ...
 
 
 class _Rising(NamedTuple):
@@ -66,6 +68,7 @@ class _Standing:
     number: int
     level: Level
     began_s: float
+    usual: float  # where it comes from
     told: float = math.nan
     told_s: float = -math.inf
 
@@ -112,7 +115,7 @@ class Measures:
         self._table = grains(clockwork.rng("measures"))
         self._watched: dict[str, _Watched] = {}
         self._rising: dict[str, list[_Rising]] = defaultdict(list)
-        self._standing: dict[str, dict[Key, _Standing]] = defaultdict(dict)
+        self._standing: dict[str, dict[LevelKey, _Standing]] = defaultdict(dict)
         self._said: dict[str, dict[Key, _Said]] = defaultdict(dict)
         self._carriers: tuple[int, frozenset[str]] = (-1, frozenset())
 
@@ -133,7 +136,8 @@ class Measures:
             self._rising[rise.host].append(_Rising(number, rise, now_s))
             self._watch_for(rise.host, rise.source)
         for level in fault.levels:
-            self._standing[level.host][level.component, level.name] = _Standing(number, level, now_s)
+            key = (level.component, level.name, tuple(sorted(level.attrs.items())))
+            self._standing[level.host][key] = _Standing(number, level, now_s, self._stands(level))
             self._watch_for(level.host, level.source)
 
     def end(self, number: int) -> None:
@@ -144,12 +148,10 @@ class Measures:
                 each._replace(rise=_until(each.rise, now_s - each.began_s)) if each.number == number else each
                 for each in rising
             ]
-        for standing in self._standing.values():
-            for key in [key for key, each in standing.items() if each.number == number]:
-                del standing[key]
-        for said in self._said.values():
-            for key in [key for key, each in said.items() if each.number == number]:
-                del said[key]
+        for host, standing in self._standing.items():
+            self._standing[host] = {key: each for key, each in standing.items() if each.number != number}
+        for host, said in self._said.items():
+            self._said[host] = {key: each for key, each in said.items() if each.number != number}
 
     def told(self, host: str, number: int, source: Source, sample: Sample | None) -> None:
         """A fault has told this by itself."""
@@ -161,6 +163,13 @@ class Measures:
         """The host's counters have begun anew: the next reading is a first one."""
         if host in self._watched:
             self._watched[host].first = True
+
+    def _stands(self, level: Level) -> float:
+        if level.from_value is not None:
+            return level.from_value
+        watched = self._watched.get(level.host)
+        usual = watched.usual.stands(level.component, level.name) if watched is not None and watched.usual else None
+        return level.value if usual is None else usual
 
     def _watch_for(self, host: str, source: Source) -> None:
         """Without switch telemetry, what a switch counts is told by nobody."""
@@ -225,16 +234,17 @@ class Measures:
 
     def _with_faults(self, host: str, batches: dict[Source, Batch], watched: _Watched, moment: Moment) -> None:
         standing, said = self._standing.get(host, {}), self._said.get(host, {})
-        if standing or said:
+        overruled = {key[:2] for key in standing} | said.keys()
+        if overruled:
             for source, batch in batches.items():
-                batches[source] = [each for each in batch if not _overruled(each, standing, said)]
+                batches[source] = [each for each in batch if not _is_any_of(each, overruled)]
         for each in said.values():
             if moment.now_s - each.told_s >= FULL_EVERY_S:
                 each.told_s = moment.now_s
                 again = msgspec.structs.replace(each.sample, observed_at=moment.at)
                 batches.setdefault(each.source, []).append(again)
-        for key, level in standing.items():
-            if (gauge := _stands(level, key, moment, self._clockwork.rng("levels").gauss)) is not None:
+        for level in standing.values():
+            if (gauge := _stands(level, moment, self._clockwork.rng("levels").gauss)) is not None:
                 batches.setdefault(level.level.source, []).append(gauge)
         if not moment.first:
             self._rise(host, batches, watched, moment)
@@ -271,25 +281,24 @@ def _until(rise: Rise, seconds: float) -> Rise:
     return replace(rise, until_s=min(rise.until_s, seconds))
 
 
-def _overruled(sample: Sample, standing: dict[Key, _Standing], said: dict[Key, _Said]) -> bool:
-    if not isinstance(sample, Gauge | State):
-        return False
-    key = (sample.component, sample.name)
-    return key in standing or key in said
+def _is_any_of(sample: Sample, keys: set[Key]) -> bool:
+    return isinstance(sample, Gauge | State) and (sample.component, sample.name) in keys
 
 
-def _stands(standing: _Standing, key: Key, moment: Moment, gauss: Callable[[float, float], float]) -> Gauge | None:
+def _stands(standing: _Standing, moment: Moment, gauss: Callable[[float, float], float]) -> Gauge | None:
     """The measurement, when it has moved by more than its noise or has not been told for long."""
     level, into_s = standing.level, moment.now_s - standing.began_s
     if not level.from_s <= into_s < level.until_s:
         return None
     share = min(1.0, (into_s - level.from_s) / level.ramp_s) if level.ramp_s > 0 else 1.0
-    value = level.from_value + (level.value - level.from_value) * share + (gauss(0.0, level.wavers) if level.wavers else 0.0)
+    value = standing.usual + (level.value - standing.usual) * share + (gauss(0.0, level.wavers) if level.wavers else 0.0)
     noise = baseline.NOISE.get(level.name, baseline.SHARE_NOISE)
     if abs(value - standing.told) <= noise and moment.now_s - standing.told_s < FULL_EVERY_S:
         return None
     standing.told, standing.told_s = value, moment.now_s
-    return Gauge(component=key[0], name=key[1], observed_at=moment.at, value=round(value, 4), attrs=dict(level.attrs))
+    return Gauge(
+        component=level.component, name=level.name, observed_at=moment.at, value=round(value, 4), attrs=dict(level.attrs)
+    )
 
 
 def _place(batch: Batch, component: ComponentId, name: str) -> int | None:

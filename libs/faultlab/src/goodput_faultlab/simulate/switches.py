@@ -63,6 +63,10 @@ class SwitchReadings:
                 told.append(watchdog)
         return {Source.SWITCH: told}
 
+    def stands(self, component: ComponentId, name: str) -> float | None:
+        """A switch has no measurements that stand anywhere."""
+        return None
+
     def shares(self, told: Batch, moment: Moment) -> list[Gauge]:
         """A switch tells durations, and no shares of time."""
         return []

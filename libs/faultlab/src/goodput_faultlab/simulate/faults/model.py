@@ -89,16 +89,17 @@ class Level:
     from_s: float = 0.0
     until_s: float = math.inf
     ramp_s: float = 0.0
-    from_value: float = 0.0
+    from_value: float | None = None  # None: from where it usually stands
 
 
 class Deed(enum.StrEnum):
-    """What happens to a host or the job besides what its sources see: see `happenings`."""
+    """What happens to a host or the job besides what its sources see: the engine carries it out."""
 
     COLLECTOR_STOPS = "collector_stops"
     COLLECTOR_STARTS = "collector_starts"  # the same boot: its numbering goes on
     HOST_BOOTS = "host_boots"  # another boot: numbering, counters and boot id begin anew
     CLOCK_JUMPS = "clock_jumps"  # by `value` seconds
+    JOB_RESTARTS = "job_restarts"  # somebody starts the job again, with a spare in place of `host`
     TURN = "turn"  # the fault enters its next stage: from now on it also blocks
 
 
@@ -148,6 +149,11 @@ class Fault:
     @property
     def fault_class(self) -> FaultClass:
         return self.spec.fault_class
+
+    @property
+    def stands_in_the_way(self) -> bool:
+        """Whether steps stop because of it, and not only last longer."""
+        return self.blocks and self.obstacle(0) != Obstacle()
 
     @property
     def forewarning_s(self) -> float:
