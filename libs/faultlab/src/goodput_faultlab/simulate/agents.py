@@ -237,12 +237,12 @@ class Agents:
 
     # ------------------------------------------------------------------------------------------------- ends
 
-    def leave(self, rank: int, reason: str) -> None:
-        """The process of a rank ends: with an exception that the agent still tells of, or without a word ("")."""
+    def leave(self, rank: int, reason: str, *, clean: bool = False) -> None:
+        """The process of a rank ends: cleanly, with an exception that the agent still tells of, or without a word ("")."""
         training = self._training
         place = training.layout.places[rank]
-        if reason and not training.mute(rank):
-            if training.stalled:
+        if (reason or clean) and not training.mute(rank):
+            if training.stalled and not clean:
                 self.dump(rank, "exit")
             exited = RankExited(
                 fabric=self._spec.fabric.name,
@@ -251,7 +251,7 @@ class Agents:
                 host=place.host,
                 at=self._collectors.clock(place.host),
                 generation=training.generation,
-                clean=False,
+                clean=clean,
                 reason=reason,
             )
             self._put(place, "rank_exited", exited)

@@ -31,7 +31,7 @@ from goodput_common.contracts.registry import BY_STRUCT
 from goodput_common.contracts.telemetry import Source
 from goodput_common.contracts.verdict import ActionKind, FaultClass
 from goodput_faultlab.ledger import LedgerEntry
-from goodput_faultlab.simulate import faults, lines
+from goodput_faultlab.simulate import benign, faults, lines
 from goodput_faultlab.simulate.clockwork import Clockwork, Outgoing
 from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.faults.link import RETRIES_LAST_S
@@ -92,6 +92,10 @@ class Simulation:
             faults.plan(each, spec.fabric, self._training.layout, self._clockwork.rng(f"fault/{number}"))
             for number, each in enumerate(spec.faults)
         ]
+        self._faults += [
+            benign.plan(each, spec, self._training.layout, self._clockwork.rng(f"benign/{number}"))
+            for number, each in enumerate(spec.benign)
+        ]
         self._ledger = [self._entry(number, fault) for number, fault in enumerate(self._faults)]
         self._launcher = Launcher(spec, self._clockwork, self._training, self._faults, self._note_cleared)
         self._broken: set[int] = set()  # link faults whose connections are past retrying
@@ -105,8 +109,9 @@ class Simulation:
 
     @property
     def ledger(self) -> tuple[LedgerEntry, ...]:
-        """Every fault with its truth, also of those that are still to come; `cleared_at` once it is gone."""
-        return tuple(self._ledger)
+        """Every fault with its truth, also of those that are still to come; `cleared_at` once it is gone. Look-alikes have
+        no entry."""
+        return tuple(self._ledger[: len(self.spec.faults)])
 
     @property
     def background(self) -> tuple[LedgerEntry, ...]:
@@ -252,7 +257,7 @@ class Simulation:
     def _lose_collectors(self) -> None:
         """Some die in mid-incident, and nobody is there to start them again."""
         transport, rng = self.spec.transport, self._clockwork.rng("dead_collectors")
-        if not transport.dead_collectors or not self._faults:
+        if not transport.dead_collectors or not self.spec.faults:
             return
         fault = self._faults[0]
         others = [host for host in self.spec.hosts if host != fault.host]
@@ -339,6 +344,8 @@ class Simulation:
             self._collectors.jump(act.host, act.value)
         elif act.deed is Deed.JOB_RESTARTS:
             self._launcher.carry_out(ActionKind.SWAP_NODE, ids.host_id(act.host))
+        elif act.deed is Deed.COUNTERS_RESET:
+            self._collectors.counts.restart(act.host)
         elif fault.active:
             fault.blocks = True
             self._training.reconsider()
@@ -346,14 +353,15 @@ class Simulation:
     def _exit(self, fault: Fault, end: Exit) -> None:
         if not fault.active:
             return
-        self._end_process(end.rank, end.reason)
+        self._end_process(end.rank, end.reason, clean=end.clean)
 
-    def _end_process(self, rank: int, reason: str) -> None:
+    def _end_process(self, rank: int, reason: str, *, clean: bool = False) -> None:
         place = self._training.layout.places[rank]
         if rank in self._training.gone:
             return
-        self._training.agents.leave(rank, reason)
-        self._processes.gone(place)
+        self._training.agents.leave(rank, reason, clean=clean)
+        if not clean:  # after a clean end the registration is taken away, and nobody looks for the process
+            self._processes.gone(place)
 
     def _link_up(self, number: int, lasted_s: float) -> None:
         """The link is back. Connections live on if the outage was shorter than the retries last."""

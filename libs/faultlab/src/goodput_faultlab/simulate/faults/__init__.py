@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from goodput_common.contracts.verdict import FaultClass
+from goodput_faultlab.simulate import cascades
 from goodput_faultlab.simulate.faults import (
     application,
     collective,
@@ -18,6 +19,7 @@ from goodput_faultlab.simulate.faults import (
     process,
     storage,
     straggler,
+    traces,
 )
 from goodput_faultlab.simulate.faults.model import Fault, Maker
 from goodput_faultlab.simulate.layout import Layout
@@ -51,4 +53,8 @@ def plan(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) ->
     flavour = spec.flavour or rng.choice(sorted(flavours))
     if flavour not in flavours:
         raise ValueError(f"{spec.fault_class.value} has no flavour {flavour!r}; choose among {', '.join(sorted(flavours))}")
-    return flavours[flavour](spec, fabric, layout, rng)
+    fault = flavours[flavour](spec, fabric, layout, rng)
+    if not fault.symptoms:
+        own = [each for each in (fault.component, *fault.also_right) if each is not None]
+        fault.symptoms = traces.symptoms_of((*fault.emissions, *fault.rises), own, fabric)
+    return cascades.spread(fault, fabric, layout, rng) if spec.cascade else fault

@@ -27,7 +27,14 @@ HELPS = frozenset({ActionKind.RESTART_JOB, ActionKind.RESTART_RANK, ActionKind.S
 
 
 def _fault(
-    spec: FaultSpec, flavour: str, note: str, layout: Layout, emissions: list[traces.Trace], exits: list[Exit], at_op_0: bool
+    fabric: Fabric,
+    spec: FaultSpec,
+    flavour: str,
+    note: str,
+    layout: Layout,
+    emissions: list[traces.Trace],
+    exits: list[Exit],
+    at_op_0: bool,
 ) -> Fault:
     everybody = range(layout.world_size)
 
@@ -44,7 +51,7 @@ def _fault(
         obstacle=obstacle,
         emissions=traces.left(emissions).emissions,
         exits=tuple(exits),
-        symptoms=traces.symptoms_of(emissions, ()),
+        symptoms=traces.symptoms_of(emissions, (), fabric),
         cured_by=lambda kind, target: kind in HELPS,
     )
 
@@ -54,7 +61,9 @@ def _raises(flavour: str, reason: str, spread_s: float) -> Maker:
 
     def make(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
         exits = [Exit(rng.uniform(0.05, spread_s), rank, reason=reason) for rank in range(layout.world_size)]
-        return _fault(spec, flavour, f"every rank ends with {reason.partition(':')[0]}", layout, [], exits, at_op_0=True)
+        return _fault(
+            fabric, spec, flavour, f"every rank ends with {reason.partition(':')[0]}", layout, [], exits, at_op_0=True
+        )
 
     return make
 
@@ -76,14 +85,14 @@ def _xids(number: int) -> Maker:
                 found.append(Emission(at_s + 0.05, place.host, Source.KERNEL_LOG, after))
             exits.append(Exit(at_s + rng.uniform(0.3, 1.5), rank, reason=ILLEGAL_ACCESS))
         note = f"the program reads out of bounds on {count} ranks (Xid {number})"
-        return _fault(spec, f"xid_{number}", note, layout, found, exits, at_op_0=False)
+        return _fault(fabric, spec, f"xid_{number}", note, layout, found, exits, at_op_0=False)
 
     return make
 
 
 def _evaluates(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
     """Every rank works on its CPU for far longer than a step lasts (evaluation, a tokeniser): no collective is under way."""
-    fault = _fault(spec, "cpu_section", "every rank evaluates on its CPU", layout, [], [], at_op_0=True)
+    fault = _fault(fabric, spec, "cpu_section", "every rank evaluates on its CPU", layout, [], [], at_op_0=True)
     fault.ranks, fault.phase, fault.frames = tuple(range(layout.world_size)), "evaluation", EVALUATES
     return fault
 

@@ -63,7 +63,7 @@ def _down(flavour: str) -> Maker:
             rises=left.rises,
             silent=frozenset(ranks),
             acts=(Act(LAST_WORD_S, Deed.COLLECTOR_STOPS, host),),
-            symptoms=traces.symptoms_of(found, (ids.host_id(host),)),
+            symptoms=traces.symptoms_of(found, (ids.host_id(host),), fabric),
             cured_by=lambda kind, target: kind in MOVES_AWAY and on_host(target, host),
         )
 

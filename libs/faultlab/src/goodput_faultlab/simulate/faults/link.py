@@ -84,7 +84,9 @@ def _link(flavour: str, outages: Outages) -> Maker:
         ranks = tuple(r for r in layout.on_host(place.host) if nic in fabric.nics_of_gpu(layout.places[r].gpu))
         groups = frozenset(layout.group(rank, "data").name for rank in ranks)
         times = outages(spec, rng)
-        emissions: list[traces.Trace] = [each for down, up in times for each in _transitions(fabric, nic, place, rng, down, up, spec.severity)]
+        emissions: list[traces.Trace] = [
+            each for down, up in times for each in _transitions(fabric, nic, place, rng, down, up, spec.severity)
+        ]
         broken = any(up - down > RETRIES_LAST_S for down, up in times)
         breaks_s = next((down for down, up in times if up - down > RETRIES_LAST_S), 0.0)
         emissions += _peers(fabric, layout, ranks, rng, broken, breaks_s)
@@ -213,7 +215,7 @@ def _bad_optic(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Rand
         rises=left.rises,
         levels=left.levels,
         slowdown=Slowdown(factor=1.0 + between(0.1, 1.0, severity), phase="backward"),
-        symptoms=traces.symptoms_of(found, (port, ids.nic_id(place.host, lines.pci_of(fabric, nic)))),
+        symptoms=traces.symptoms_of(found, (link, *ends), fabric),
         cured_by=lambda kind, target: (
             (kind in MOVES_AWAY and on_host(target, place.host))
             or (kind in (ActionKind.ISOLATE_LINK, ActionKind.EXCLUDE_NIC) and target in (link, *ends))

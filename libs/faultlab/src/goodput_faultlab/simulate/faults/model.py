@@ -37,11 +37,12 @@ class Emission:
 @dataclass(frozen=True, slots=True)
 class Exit:
     """A rank's process ends `after_s` seconds after the fault. `reason` is the exception that its agent tells of, "" for a
-    kill, which leaves no word."""
+    kill, which leaves no word. `clean`: it has come to the end of its program."""
 
     after_s: float
     rank: int
     reason: str = ""
+    clean: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,7 @@ class Deed(enum.StrEnum):
     COLLECTOR_STARTS = "collector_starts"  # the same boot: its numbering goes on
     HOST_BOOTS = "host_boots"  # another boot: numbering, counters and boot id begin anew
     CLOCK_JUMPS = "clock_jumps"  # by `value` seconds
+    COUNTERS_RESET = "counters_reset"  # of all that the host counts, without a boot
     JOB_RESTARTS = "job_restarts"  # somebody starts the job again, with a spare in place of `host`
     TURN = "turn"  # the fault enters its next stage: from now on it also blocks
 

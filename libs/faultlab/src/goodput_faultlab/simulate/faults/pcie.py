@@ -57,7 +57,7 @@ def _gpu_down(what: str) -> Maker:
             replays = {"pcie_replays": between(0.5, 8.0, spec.severity)}
             found += traces.rises(Source.NVML, place.host, gpu, replays)
         return _slow(
-            spec, f"gpu_{what}", layout, place, place.gpu, {place.rank: late}, found,
+            fabric, spec, f"gpu_{what}", layout, place, place.gpu, {place.rank: late}, found,
             f"PCIe of GPU {place.local} of {place.host} trained down to gen {gen} x{width}",
         )  # fmt: skip
 
@@ -73,7 +73,7 @@ def _nic_down(what: str) -> Maker:
         found = traces.again(place.host, Source.DISCOVERY, made, rng.uniform(0.5, 5.0), 30.0)
         found += starved(fabric, nic, spec.severity)
         return _slow(
-            spec, f"nic_{what}", layout, place, nic, {}, found,
+            fabric, spec, f"nic_{what}", layout, place, nic, {}, found,
             f"PCIe of {fabric.attr(nic, 'netdev')} of {place.host} trained down to gen {gen} x{width}",
             factor=1.0 + late * 0.8, ranks=traces.ranks_of_nic(fabric, layout, nic),
         )  # fmt: skip
@@ -118,7 +118,7 @@ def _replay_storm(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.R
     told = fault_lines.bus_error(fabric, place.gpu, "corrected")
     found += traces.again(place.host, Source.KERNEL_LOG, told, 0.2, between(20.0, 1.5, severity))
     return _slow(
-        spec, "replay_storm", layout, place, place.gpu, {place.rank: late}, found,
+        fabric, spec, "replay_storm", layout, place, place.gpu, {place.rank: late}, found,
         f"PCIe of GPU {place.local} of {place.host} sends everything several times",
     )  # fmt: skip
 
@@ -155,8 +155,8 @@ def _uncorrected(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Ra
 
 
 def _slow(
-    spec: FaultSpec, flavour: str, layout: Layout, place: Place, component: ComponentId, late: dict[int, float],
-    found: list[traces.Trace], note: str, *, factor: float = 0.0, ranks: tuple[int, ...] = (),
+    fabric: Fabric, spec: FaultSpec, flavour: str, layout: Layout, place: Place, component: ComponentId,
+    late: dict[int, float], found: list[traces.Trace], note: str, *, factor: float = 0.0, ranks: tuple[int, ...] = (),
 ) -> Fault:  # fmt: skip
     left = traces.left(found)
     return Fault(
@@ -173,13 +173,8 @@ def _slow(
         levels=left.levels,
         slowdown=Slowdown(factor=factor or 1.0 + max(late.values()), late=late, phase="forward"),
         cured_by=lambda kind, target: kind in MOVES_AWAY and (hits(target, place) or on_host(target, place.host)),
-        symptoms=traces.symptoms_of(found, (component, *_names(found, place.host))),
+        symptoms=traces.symptoms_of(found, (component,), fabric),
     )
-
-
-def _names(found: list[traces.Trace], host: str) -> set[ComponentId]:
-    """The names under which the victim's own host speaks of the culprit."""
-    return {symptom.component for symptom in traces.symptoms_of([each for each in found if each.host == host], ())}
 
 
 FLAVOURS: dict[str, Maker] = {

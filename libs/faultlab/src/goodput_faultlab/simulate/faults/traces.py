@@ -116,15 +116,14 @@ def _retried(fabric: Fabric, nic: ComponentId, rng: random.Random) -> list[Trace
     ]
 
 
-def symptoms_of(found: Iterable[Trace], own: Iterable[ComponentId]) -> tuple[Symptom, ...]:
-    """What traces show at components that are not the culprit's own, each once."""
+def symptoms_of(found: Iterable[Trace], own: Iterable[ComponentId], fabric: Fabric) -> tuple[Symptom, ...]:
+    """What traces show at components that are not the culprit's own, each once, by the fabric's own names."""
     mine, symptoms = set(own), {}
     for each in found:
         shown = each.make(lines.ANY_TIME) if isinstance(each, Emission) else each
-        if isinstance(shown, Probe):
-            continue
-        if shown.component not in mine:
-            symptoms[shown.component, str(shown.name)] = Symptom(component=shown.component, what=str(shown.name))
+        component = fabric.canonical(shown.component)
+        if component not in mine and not isinstance(shown, Probe):
+            symptoms[component, str(shown.name)] = Symptom(component=component, what=str(shown.name))
     return tuple(symptoms.values())
 
 
