@@ -476,3 +476,15 @@ def test_many_dumps_come_in_order_with_the_unreadable_one_in_its_place(processes
         paths[1].read_bytes(), fabric="f", job="j", rank=1, host="", origin=str(paths[1]), reason="file", heads=True
     )
     assert dumps[1] == msgspec.structs.replace(alone, host="")
+
+
+@pytest.mark.parametrize("field", ["profiling_name", "process_group", "state", "input_dtypes", "frames", "pg_id"])
+def test_values_nested_without_end_in_any_field_are_no_text_and_no_crash(field: str) -> None:
+    nested = b"]" * 5_000 + b"a" * 4_999  # made by hand: the standard pickler cannot write so deep a list
+    data = pickle.dumps(recorder([entry("0", 0, 1, **{field: "HERE"})], {"0": status(1, 0)}, {"0": WORLD}), protocol=2)
+    text = b"X\x04\x00\x00\x00HERE"
+    at = data.index(text)
+    memo = data[at + len(text) : at + len(text) + 2]
+    data = data.replace(text + memo, nested)
+    dump = read_dump(data, fabric="f", job="j", rank=1, host="h")
+    assert len(dump.collectives) == 1

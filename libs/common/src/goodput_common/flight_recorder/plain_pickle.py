@@ -10,7 +10,8 @@ anything but the opcodes of plain data within the bounds below - a regular expre
 lengths of text are followed by hand - and what passes is handed to the C loader, which then has nothing to be tricked with.
 What does not pass (a rare opcode, a high memo slot, many tuples) goes through the machine, which also says what is wrong.
 
-Bounds: the caller bounds the input; here at most `max_values` opcodes and containers nested at most `max_depth` deep, and
+Bounds: the caller bounds the input; here at most `max_values` opcodes and containers nested at most `max_depth` deep (to
+look is the dearest part of reading: a caller that takes nothing but text and numbers out can do without), and
 dictionary keys are text or numbers (hashing a nested tuple recurses in C).
 """
 
@@ -21,6 +22,7 @@ import pickle
 import re
 import struct
 from collections.abc import Hashable
+from itertools import chain
 from typing import Any, Final
 
 _COUNTED: Final = {
@@ -56,7 +58,7 @@ _KEY_TYPES = frozenset({str, int, float, bytes, bool})
 
 # Opcodes of plain data with operands of fixed size; memo slots below 2**20, integers of up to 8 bytes.
 _RUN = re.compile(
-    rb"(?>[hqK].|[N\x88\x89(\]})use\x61t\x85\x86\x87\x94]|M..|J....|j...\x00|r..[\x00-\x0f]\x00|G.{8}|\x80[\x02-\x05]|\x95.{8}"
+    rb"(?:[hqK].|[N\x88\x89(\]})use\x61t\x85\x86\x87\x94]|M..|J....|j...\x00|r..[\x00-\x0f]\x00|G.{8}|\x80[\x02-\x05]|\x95.{8}"
     rb"|\x8a(?:\x08.{8}|\x00|\x01.|\x02..|\x03...|\x04....|\x05.{5}|\x06.{6}|\x07.{7}))*+",
     re.DOTALL,
 )
@@ -68,12 +70,13 @@ class NotPlainData(ValueError):
     """The bytes are no pickle of plain data; the text says at which byte and why."""
 
 
-def loads(data: bytes, *, max_values: int = 20_000_000, max_depth: int = 16) -> Any:
-    """The plain value that `data` pickles. Raises NotPlainData."""
+def loads(data: bytes, *, max_values: int = 20_000_000, max_depth: int | None = 16) -> Any:
+    """The plain value that `data` pickles; None for `max_depth` leaves the nesting unbounded. Raises NotPlainData."""
     value = _at_once(data, max_values)
     if value is _NOT_SURE:
         value = _Machine(data, max_values).run()
-    _check_depth(value, max_depth)
+    if max_depth is not None:
+        _check_depth(value, max_depth)
     return value
 
 
@@ -93,7 +96,7 @@ def _at_once(data: bytes, max_values: int) -> Any:
     if len(data) > max_values or not _harmless(data):
         return _NOT_SURE
     try:
-        return _NoGlobals(io.BytesIO(data)).load()
+        return _NoGlobals(io.BufferedReader(io.BytesIO(data), 1 << 16)).load()  # type: ignore[arg-type,unused-ignore]
     except (pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, RecursionError):
         return _NOT_SURE  # damaged: the machine says where
 
@@ -290,15 +293,14 @@ def _check_depth(value: Any, max_depth: int) -> None:
         depth += 1
         if depth > max_depth:
             raise NotPlainData(f"nested more than {max_depth} deep")
-        deeper: list[Any] = []
-        for each in level:
-            if id(each) in seen:
-                continue
-            seen.add(id(each))
-            inside = each
-            if type(each) is dict:
-                if not _KEY_TYPES.issuperset(map(type, each)):
-                    raise NotPlainData("a dictionary key that is neither text nor a number")
-                inside = each.values()
-            deeper += [value for value in inside if type(value) in _CONTAINERS]
-        level = deeper
+        fresh = {id(each): each for each in level}
+        level = [each for name, each in fresh.items() if name not in seen]
+        seen.update(fresh)
+        dicts = [each for each in level if type(each) is dict]
+        if not _KEY_TYPES.issuperset(map(type, chain.from_iterable(dicts))):
+            raise NotPlainData("a dictionary key that is neither text nor a number")
+        inside = chain(
+            chain.from_iterable(each.values() for each in dicts),
+            chain.from_iterable(each for each in level if type(each) is not dict),
+        )
+        level = [each for each in inside if type(each) in _CONTAINERS]

@@ -65,6 +65,8 @@ def configs_of(pg_config: Any) -> dict[str, Config]:
     """Group name -> what the recorder knows of it, in the order in which the groups were made where names are numbers."""
     found: dict[str, Config] = {}
     for key, value in (pg_config if isinstance(pg_config, Mapping) else {}).items():
+        if not isinstance(key, str | int):
+            continue
         fields = value if isinstance(value, Mapping) else {"ranks": value}
         found[str(key)] = Config(str(key), plain_desc(fields.get("desc")), ranks_of(fields.get("ranks")))
     if all(name.isdigit() for name in found):
@@ -130,7 +132,7 @@ def progress_of(
     status = {
         int(key): value
         for key, value in (pg_status if isinstance(pg_status, Mapping) else {}).items()
-        if str(key).lstrip("-").isdigit() and isinstance(value, Mapping)
+        if isinstance(key, str | int) and str(key).lstrip("-").isdigit() and isinstance(value, Mapping)
     }
     by_id: dict[int, list[Seen]] = {}
     for each in entries:

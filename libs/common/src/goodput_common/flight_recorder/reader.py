@@ -29,6 +29,7 @@ FRAMES_KEPT = 8
 FINISHED_KEPT = 2  # finished entries of a lane that are kept beside its first unfinished one
 _ENDS = re.compile(r"^(?P<op>.*?)\s+(?P<own>\d+)\s*(?:->|<-)\s*(?P<peer>-?\d+)$")
 _NOT_USER = re.compile(r"/torch/|/multiprocessing/|/importlib/|/runpy\.py|/threading\.py|/contextlib\.py|^<")
+_STATES = {state.value: state for state in CollectiveState}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,13 +44,14 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def parse(data: bytes, *, origin: str = "memory") -> dict[str, Any]:
-    """The recorder's top-level dictionary. Raises UnreadableDump."""
+    """The recorder's top-level dictionary. Raises UnreadableDump. How deep its values are nested is not looked at: what is
+    read out of it are text and numbers at known places, and no caller may walk down into it."""
     if len(data) > DUMP_BYTES_MAX:
         raise UnreadableDump(f"{len(data)} bytes are more than a dump may have ({DUMP_BYTES_MAX})", origin=origin)
     if not data.strip():
         raise UnreadableDump("the file is empty", origin=origin)
     try:
-        raw = msgspec.json.decode(data) if data.lstrip()[:1] == b"{" else loads(data)
+        raw = msgspec.json.decode(data) if data.lstrip()[:1] == b"{" else loads(data, max_depth=None)
     except (msgspec.DecodeError, NotPlainData, RecursionError, UnicodeDecodeError) as error:
         raise UnreadableDump(str(error) or type(error).__name__, origin=origin) from error
     if not isinstance(raw, dict):
@@ -69,7 +71,7 @@ def own_ranks(raw: Mapping[str, Any]) -> tuple[int, ...]:
     memberships = [set(config.ranks) for config in configs.values() if config.name and config.ranks]
     for entry in raw.get("entries", []):
         if isinstance(entry, Mapping) and entry.get("is_p2p"):
-            _, own, _ = _ends(str(entry.get("profiling_name", "")))
+            _, own, _ = _ends(_text(entry.get("profiling_name")))
             group = _group_of(entry)
             ranks = configs[group].ranks if group in configs else ()
             if own is not None and own < len(ranks):
@@ -111,7 +113,7 @@ def normalise(
         host=host,
         at=at or newest_time(raw) or _EPOCH,
         backend=backend,
-        version=str(raw.get("version", "")),
+        version=_text(raw.get("version")),
         generation=generation,
         reason=reason,
         origin=origin,
@@ -154,26 +156,34 @@ def read_dump(
 
 def newest_time(raw: Mapping[str, Any]) -> datetime | None:
     """The latest moment that any entry names."""
-    keys = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
-    times = [_integer(entry.get(key), 0) for entry in raw.get("entries", []) if isinstance(entry, Mapping) for key in keys]
-    return _time(max(times, default=0))
+    entries = [entry for entry in raw.get("entries", []) if isinstance(entry, dict)]
+    newest = 0
+    for key in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns"):
+        for value in [entry.get(key) for entry in entries]:
+            if type(value) is int and value > newest:
+                newest = value
+    return _time(newest)
 
 
 def _seen(entry: Mapping[str, Any]) -> Seen:
-    """What counting needs of an entry; the rest is read only of those that are kept."""
-    group = _sequence(entry.get("process_group"))
+    """What counting needs of an entry; the rest is read only of those that are kept. Runs thousands of times a dump."""
+    group = entry.get("process_group", entry.get("pg_name", ""))
+    desc = ""
+    if isinstance(group, list | tuple) and group:
+        desc = plain_desc(group[1]) if len(group) > 1 else ""
+        group = group[0]
     return Seen(
-        local_id=_integer(entry.get("pg_id"), 0),
-        group=_group_of(entry),
-        desc=plain_desc(group[1]) if len(group) > 1 else "",
-        seq=_integer(entry.get("collective_seq_id", entry.get("seq_id")), -1),
-        p2p=bool(entry.get("is_p2p")),
-        state=_state(entry),
+        _integer(entry.get("pg_id"), 0),
+        group if type(group) is str else _text(group or ""),
+        desc,
+        _integer(entry.get("collective_seq_id", entry.get("seq_id")), -1),
+        bool(entry.get("is_p2p")),
+        _state(entry),
     )
 
 
 def _collective(entry: Mapping[str, Any], seen: Seen, configs: Mapping[str, Config]) -> Collective:
-    title = str(entry.get("profiling_name", ""))
+    title = _text(entry.get("profiling_name"))
     op, _, peer = _ends(title.partition(":")[2] or title)
     ranks = configs[seen.group].ranks if seen.group in configs else ()
     if peer is not None and ranks:
@@ -189,7 +199,7 @@ def _collective(entry: Mapping[str, Any], seen: Seen, configs: Mapping[str, Conf
         created_at=_time(_integer(entry.get("time_created_ns"), 0)),
         input_sizes=_sizes(entry.get("input_sizes")),
         output_sizes=_sizes(entry.get("output_sizes")),
-        dtypes=tuple(str(each) for each in _sequence(entry.get("input_dtypes"))[:16]),
+        dtypes=tuple(_text(each) for each in _sequence(entry.get("input_dtypes"))[:16]),
         timeout_ms=_integer(entry.get("timeout_ms"), 0),
         peer=peer,
         frames=_frames(entry.get("frames")),
@@ -198,16 +208,13 @@ def _collective(entry: Mapping[str, Any], seen: Seen, configs: Mapping[str, Conf
 
 def _group_of(entry: Mapping[str, Any]) -> str:
     group = entry.get("process_group", entry.get("pg_name", ""))
-    return str(group[0]) if isinstance(group, list | tuple) and group else str(group or "")
+    return _text(group[0] if isinstance(group, list | tuple) and group else group or "")
 
 
 def _state(entry: Mapping[str, Any]) -> CollectiveState:
     if entry.get("retired") or _integer(entry.get("time_discovered_completed_ns"), 0) > 0:
         return CollectiveState.COMPLETED
-    try:
-        return CollectiveState(str(entry.get("state", "scheduled")))
-    except ValueError:
-        return CollectiveState.SCHEDULED
+    return _STATES.get(_text(entry.get("state")), CollectiveState.SCHEDULED)
 
 
 def _ends(op: str) -> tuple[str, int | None, int | None]:
@@ -246,7 +253,7 @@ def _heads(seen: Sequence[Seen], entries: Sequence[Mapping[str, Any]], keep: int
 
 def _backend(entries: list[Mapping[str, Any]], raw: Mapping[str, Any]) -> str:
     for entry in entries:
-        prefix, colon, _ = str(entry.get("profiling_name", "")).partition(":")
+        prefix, colon, _ = _text(entry.get("profiling_name")).partition(":")
         if colon:
             return prefix
     config = raw.get("pg_config")
@@ -258,11 +265,15 @@ def _backend(entries: list[Mapping[str, Any]], raw: Mapping[str, Any]) -> str:
 def _frames(frames: Any) -> tuple[str, ...]:
     """The innermost frames of the user's own code; the innermost of all where none is."""
     found = [frame for frame in _sequence(frames) if isinstance(frame, Mapping)]
-    mine = [frame for frame in found if not _NOT_USER.search(str(frame.get("filename", "")))]
-    return tuple(
-        f"{str(frame.get('filename', '?')).rsplit('/', 1)[-1]}:{frame.get('line', 0)} in {frame.get('name', '?')}"[:200]
-        for frame in (mine or found)[:FRAMES_KEPT]
+    mine = [frame for frame in found if not _NOT_USER.search(_text(frame.get("filename")))]
+    return tuple(_frame(frame) for frame in (mine or found)[:FRAMES_KEPT])
+
+
+def _frame(frame: Mapping[str, Any]) -> str:
+    name, line, function = (
+        _text(frame.get(key, default)) for key, default in (("filename", "?"), ("line", 0), ("name", "?"))
     )
+    return f"{name.rsplit('/', 1)[-1]}:{line} in {function}"[:200]
 
 
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
@@ -271,6 +282,11 @@ def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 def _sequence(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
+
+
+def _text(value: Any) -> str:
+    """Text and numbers as text; anything that holds other values is none, however deep it may be."""
+    return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
 
 
 def _integer(value: Any, default: int) -> int:
