@@ -1,0 +1,108 @@
+"""Hosts that answer or probe slowly, told from a slow network.
+
+The six time stamps of a probe give three delays, each within one clock: in the network, in the responder (its processor
+is busy: the answer waits), in the prober (the answer is there and nobody takes it). A busy host loses and delays probes
+on all its paths, which looks like its NIC or its leaf switch to anybody who only counts. So it is looked for first, and
+what is lost between it and others is laid on it, not on the network.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from goodput_common.contracts.ids import ComponentId, InvalidComponentId, host_id, host_of
+from goodput_correlator.domain.localise.reports import Flow
+
+FLOWS_MIN = 2  # one flow's word is not enough
+USUAL_FACTOR = 8.0  # slow is this many times what is usual in the fabric
+SLOW_US_P50_MIN = 1_000.0  # a kernel that answers at once takes some tens of microseconds; the scheduler's tick is 1..4 ms
+SLOW_US_P99_MIN = 20_000.0
+NETWORK_FACTOR = 5.0
+NETWORK_US_MIN = 200.0
+
+
+class Role(enum.StrEnum):
+    RESPONDER = "responder"
+    PROBER = "prober"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowEnd:
+    """A host that is slow as responder or as prober: its delay and what is usual. `percentile` says of which share."""
+
+    host: ComponentId
+    role: Role
+    delay_us: float
+    usual_us: float
+    percentile: int
+    flows: int
+
+
+def host_behind(nic: ComponentId) -> ComponentId | None:
+    try:
+        name = host_of(nic)
+    except InvalidComponentId:
+        return None
+    return None if name is None else host_id(name)
+
+
+def slow_ends(flows: Sequence[Flow]) -> tuple[SlowEnd, ...]:
+    """The slow hosts, the slowest against its limit first."""
+    found: dict[ComponentId, SlowEnd] = {}
+    for role, end, of_p50, of_p99 in (
+        (Role.RESPONDER, lambda f: f.target, lambda f: f.responder_us_p50, lambda f: f.responder_us_p99),
+        (Role.PROBER, lambda f: f.prober, lambda f: f.prober_us_p50, lambda f: f.prober_us_p99),
+    ):
+        for percentile, delay, least in ((50, of_p50, SLOW_US_P50_MIN), (99, of_p99, SLOW_US_P99_MIN)):
+            for each in _slow(flows, role, end, delay, percentile, least):
+                found.setdefault(each.host, each)
+    return tuple(sorted(found.values(), key=lambda each: (-each.delay_us / max(each.usual_us, 1.0), each.host)))
+
+
+def _slow(
+    flows: Sequence[Flow],
+    role: Role,
+    end: Callable[[Flow], ComponentId],
+    delay: Callable[[Flow], float],
+    percentile: int,
+    least_us: float,
+) -> Iterable[SlowEnd]:
+    of_host: dict[ComponentId, list[float]] = {}
+    for each in flows:
+        host = host_behind(end(each))
+        if host is not None and delay(each) >= 0:
+            of_host.setdefault(host, []).append(delay(each))
+    medians = {host: statistics.median(delays) for host, delays in of_host.items() if len(delays) >= FLOWS_MIN}
+    if len(medians) < 2:
+        return  # nothing to compare with
+    usual_us = statistics.median_low(sorted(medians.values()))
+    limit_us = max(least_us, USUAL_FACTOR * usual_us)
+    for host in sorted(medians):
+        if medians[host] > limit_us:
+            yield SlowEnd(
+                host=host,
+                role=role,
+                delay_us=medians[host],
+                usual_us=usual_us,
+                percentile=percentile,
+                flows=len(of_host[host]),
+            )
+
+
+def delayed(flows: Sequence[Flow]) -> list[int]:
+    """Of each flow, how many of its answered probes the network delayed, as far as percentiles and late answers tell: half
+    where the median is far above what is usual, those that came late where only the 99th percentile is."""
+    known = sorted(each.network_us_p50 for each in flows if each.network_us_p50 >= 0)
+    if not known:
+        return [0] * len(flows)
+    limit_us = max(NETWORK_US_MIN, NETWORK_FACTOR * statistics.median_low(known))
+    found = []
+    for each in flows:
+        if each.network_us_p50 > limit_us:
+            found.append(max(each.late, -(-each.answered // 2)))
+        else:
+            found.append(each.late if each.network_us_p99 > limit_us else 0)
+    return found
