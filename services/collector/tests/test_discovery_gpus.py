@@ -142,7 +142,7 @@ def test_a_host_without_gpus_is_absent_and_one_without_any_tool_says_so(
         GpuFactsReader(GpuFacts(), host="h7", sys_root=plain_vm(tmp_path / "vm").root).open()
     monkeypatch.setenv("PATH", "/nonexistent")
     source, _ = reader(tmp_path, None)
-    with pytest.raises(Absent, match="nor nvidia-smi"):
+    with pytest.raises(Unreadable, match="nor nvidia-smi"):
         source.read()
     source, _ = reader(tmp_path / "other", None, smi=lambda *_: "No devices were found\n")
     with pytest.raises(Unreadable, match="lists no GPU"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from goodput_collector.adapters.bookmarks import Bookmarks
-from goodput_collector.application.check import Advice, Outcome, SourceCheck, check
+from goodput_collector.application.check import Advice, SourceCheck, check
 from goodput_collector.settings import Settings
 from goodput_collector.wiring import advice, all_readers, switched_off
 from goodput_collector.wiring.given import Given, read_boot_id
@@ -46,14 +46,4 @@ async def dry_run(settings: Settings, *, clock: Clock | None = None) -> tuple[So
         bookmarks = Bookmarks(Path(directory) / "bookmarks")
         given = Given(settings=settings, boot_id=read_boot_id(settings.proc_root), clock=clock, bookmarks=bookmarks)
         advised = Advice(why_nothing=advice.why_nothing(given), remedies=advice.remedies(given))
-        found = await check(all_readers(given), switched_off(given), clock=clock, advice=advised)
-        gpus = advice.gpus_without_driver(given)
-        return tuple(_gpus_unseen(each, gpus) for each in found)
-
-
-def _gpus_unseen(each: SourceCheck, gpus: int) -> SourceCheck:
-    """GPUs that stand on the bus are not absent because nobody gave their driver's library to this container."""
-    if each.source is not Source.NVML or each.outcome is not Outcome.ABSENT or not gpus:
-        return each
-    reason = f"{gpus} NVIDIA GPU(s) on the PCI bus, which cannot be asked ({each.reason})"
-    return msgspec.structs.replace(each, outcome=Outcome.UNREADABLE, reason=reason)
+        return await check(all_readers(given), switched_off(given), clock=clock, advice=advised)

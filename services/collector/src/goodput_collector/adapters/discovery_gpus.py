@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from goodput_collector.adapters.discovery import GpuFacts
-from goodput_collector.adapters.nvml_library import NvmlLibrary, nvidia_gpus
+from goodput_collector.adapters.nvml_library import NoLibrary, NvmlLibrary, nvidia_gpus
 from goodput_collector.application.ports import Absent, Reading, Unreadable
 from goodput_collector.domain.discovery import GpuFact
 from goodput_collector.domain.discovery_smi import parse_query, parse_topo, with_links
@@ -68,7 +68,7 @@ class GpuFactsReader:
     def read(self) -> Reading:
         try:
             found = self._by_library()
-        except Absent:
+        except (Absent, NoLibrary):
             found = self._by_words()
         if dict(self._facts.by_pci) != found:
             self._facts.by_pci = found
@@ -165,10 +165,10 @@ def _text(value: Any) -> str:
 
 
 def run_smi(*words: str) -> str:
-    """What `nvidia-smi` prints. Raises Absent, Unreadable."""
+    """What `nvidia-smi` prints. Raises Unreadable."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise Absent("neither the NVIDIA driver's library nor nvidia-smi is here")
+        raise Unreadable("neither the NVIDIA driver's library nor nvidia-smi is here")
     try:
         done = subprocess.run([program, *words], capture_output=True, timeout=SMI_WITHIN_S, check=False)
     except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from goodput_collector.application.ports import Absent, Unreadable
+from goodput_collector.application.small_file import small_text
 from goodput_collector.domain.gpu_presence import Gpu
 from goodput_collector.domain.gpu_return import DRIVER_NOT_LOADED, words
 from goodput_common.contracts import ids
@@ -27,6 +28,10 @@ _DISPLAY = "0x03"
 GPUS_MAX = 64
 
 Nvml = Any  # the module pynvml: it has no types
+
+
+class NoLibrary(Unreadable):
+    """GPUs stand on the bus and the driver's library is not here."""
 
 
 class NvmlLibrary:
@@ -48,7 +53,7 @@ class NvmlLibrary:
             if self._renewing and self._users:
                 raise Unreadable("waiting for NVML to be started anew")
             self._renewing = False
-            nvml = self._load()
+            nvml = self._loaded()
             if not self._users:
                 self._init(nvml)
             self._nvml = nvml
@@ -85,6 +90,17 @@ class NvmlLibrary:
         """Somebody cannot let go (a call hangs): go on with what there is."""
         with self._lock:
             self._renewing = False
+
+    def _loaded(self) -> Nvml:
+        """GPUs that stand on the bus are not absent because nobody gave their driver's library to this container. Raises
+        Absent, NoLibrary."""
+        try:
+            return self._load()
+        except Absent as error:
+            if not (gpus := len(usable_gpus(self._sys_root))):
+                raise
+            reason = f"{gpus} NVIDIA GPU(s) on the PCI bus, which cannot be asked ({error})"
+            raise NoLibrary(reason, remedy="install the driver; in a container add the NVIDIA runtime") from None
 
     def _init(self, nvml: Nvml) -> None:
         try:
@@ -135,9 +151,7 @@ def nvidia_gpus(sys_root: Path) -> dict[str, str]:
         return {}
     for device in devices:
         try:
-            if (device / "vendor").read_text(encoding="ascii").strip() != _NVIDIA:
-                continue
-            if not (device / "class").read_text(encoding="ascii").startswith(_DISPLAY):
+            if small_text(device / "vendor") != _NVIDIA or not small_text(device / "class").startswith(_DISPLAY):
                 continue
             address = ids.normal_pci(device.name)
         except (OSError, ValueError):
@@ -149,3 +163,8 @@ def nvidia_gpus(sys_root: Path) -> dict[str, str]:
         if len(found) >= GPUS_MAX:
             break
     return found
+
+
+def usable_gpus(sys_root: Path) -> dict[str, str]:
+    """Those that this host would use itself: one that is passed to a virtual machine is not."""
+    return {address: driver for address, driver in nvidia_gpus(sys_root).items() if not driver.startswith("vfio")}

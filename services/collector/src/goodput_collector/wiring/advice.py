@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-from goodput_collector.adapters.nvml_library import nvidia_gpus
+from goodput_collector.adapters.nvml_library import usable_gpus
 from goodput_collector.adapters.process import registered_ranks
 from goodput_collector.settings import Settings
 from goodput_collector.wiring.given import Given
@@ -72,14 +72,9 @@ def remedies(given: Given) -> dict[Source, str]:
         Source.KERNEL_LOG: "set GOODPUT_KERNEL_LOG to `/dev/kmsg` (a container needs the device), `journal`, or files",
         Source.JOB_LOG: "GOODPUT_JOB_LOGS takes globs of files; in a container the paths are the container's",
     }
-    if gpus_without_driver(given):
+    if usable_gpus(given.sys_root):
         found[Source.NVML] = f"install the driver; in a container add the NVIDIA runtime ({RUNNING})"
     return found
-
-
-def gpus_without_driver(given: Given) -> int:
-    """NVIDIA GPUs on the PCI bus that this host would use itself (one that is passed to a virtual machine is not)."""
-    return sum(not driver.startswith("vfio") for driver in nvidia_gpus(given.sys_root).values())
 
 
 def notes(settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
