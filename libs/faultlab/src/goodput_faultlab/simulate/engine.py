@@ -328,6 +328,8 @@ class Simulation:
         self._training.reconsider()
 
     def _tell(self, number: int, each: Emission) -> None:
+        if each.source is Source.SWITCH and not self.spec.switches:
+            return  # nobody collects that here
         sample = self._collectors.add(each.host, each.source, each.make)
         if self._ledger[number].cleared_at is None:
             self._measures.told(each.host, number, each.source, sample)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -39,11 +39,13 @@ class Flow(NamedTuple):
 
 
 class Flows:
-    """All flows of one layout of the job. Found when first asked for."""
+    """All flows of one layout of the job, found when first asked for. `about`: ranks whose flows matter most; in a large job
+    theirs are all there, and of the others' as many as there may be."""
 
-    def __init__(self, fabric: Fabric, layout: Layout) -> None:
+    def __init__(self, fabric: Fabric, layout: Layout, about: Iterable[int] = ()) -> None:
         self._fabric = fabric
         self._layout = layout
+        self._about = frozenset(about)
         self._ways: dict[tuple[ComponentId, ComponentId], tuple[tuple[Hop, ...], ...]] = {}
 
     def nic(self, rank: int) -> ComponentId | None:
@@ -64,7 +66,9 @@ class Flows:
         pairs = list(self._pairs())
         every = -(-len(pairs) // FLOWS_MAX)
         found = []
-        for rank, to, share in pairs[::every]:
+        mine = self._about
+        chosen = pairs if every == 1 else [each for n, each in enumerate(pairs) if n % every == 0 or mine & {*each[:2]}]
+        for rank, to, share in chosen:
             a, b = self.nic(rank), self.nic(to)
             if a is not None and b is not None and a != b and (ways := self.ways(a, b)):
                 found.append(Flow(rank, to, share, ways))

@@ -85,7 +85,7 @@ def _link(flavour: str, outages: Outages) -> Maker:
         groups = frozenset(layout.group(rank, "data").name for rank in ranks)
         times = outages(spec, rng)
         emissions: list[traces.Trace] = [
-            each for down, up in times for each in _transitions(fabric, nic, place, rng, down, up, spec.severity)
+            each for down, up in times for each in transitions(fabric, nic, place, rng, down, up, spec.severity)
         ]
         broken = any(up - down > RETRIES_LAST_S for down, up in times)
         breaks_s = next((down for down, up in times if up - down > RETRIES_LAST_S), 0.0)
@@ -127,7 +127,7 @@ def _nic(fabric: Fabric, layout: Layout, rank: int) -> ComponentId:
     return nics[0]
 
 
-def _transitions(
+def transitions(
     fabric: Fabric, nic: ComponentId, place: Place, rng: random.Random, down: float, up: float, severity: float
 ) -> list[Emission]:
     host, rdma = ids.host_of(nic) or "", fabric.attr(nic, "rdma")
