@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gzip
+import http.client
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -168,43 +170,75 @@ async def measure(arguments: argparse.Namespace, folder: Path, report: Report) -
         await nats.stop()
 
 
+@dataclass
+class Span:
+    """What a process has used since the span began, as of the last look at it."""
+
+    process: Process
+    began_s: float = field(default_factory=time.monotonic)
+    before_cpu_s: float = 0.0
+    start_mib: float = 0.0
+    end_mib: float = 0.0
+    max_mib: float = 0.0
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.before_cpu_s, self.start_mib = self.process.cpu_s(), self.process.rss_mib()
+        self.look()
+
+    def look(self) -> None:
+        self.end_mib = self.process.rss_mib()
+        self.max_mib = max(self.max_mib, self.end_mib)
+        self.cpu_s = self.process.cpu_s() - self.before_cpu_s
+        self.seconds = max(time.monotonic() - self.began_s, 1e-9)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "cpu_percent_of_a_core": 100 * self.cpu_s / self.seconds,
+            "rss_start_mib": self.start_mib,
+            "rss_end_mib": self.end_mib,
+            "rss_max_mib": self.max_mib,
+            "seconds": self.seconds,
+        }
+
+
 async def _watch(seconds: float, ours: Process, peer: Process | None, bus: JetStreamBus) -> dict[str, dict[str, Any]]:
-    began_s, before = time.monotonic(), await stored(bus)
-    ours_s, ours_mib = ours.cpu_s(), ours.rss_mib()
-    peer_s, peer_mib = (peer.cpu_s(), peer.rss_mib()) if peer else (0.0, 0.0)
-    wire = plain = 0
-    rss_max = ours_mib
-    while (passed_s := time.monotonic() - began_s) < seconds:
-        if peer is not None:
-            sizes = await asyncio.to_thread(scrape)
-            wire, plain = wire + sizes[0], plain + sizes[1]
-        rss_max = max(rss_max, ours.rss_mib())
-        await asyncio.sleep(1.0 - passed_s % 1.0)
-    passed_s, after = time.monotonic() - began_s, await stored(bus)
-    figures: dict[str, dict[str, Any]] = {
-        "collector": {
-            "cpu_percent_of_a_core": 100 * (ours.cpu_s() - ours_s) / passed_s,
-            "rss_start_mib": ours_mib,
-            "rss_end_mib": ours.rss_mib(),
-            "rss_max_mib": rss_max,
-            "stored_bytes_per_s": (after[0] - before[0]) / passed_s,
-            "messages_per_s": (after[1] - before[1]) / passed_s,
-            "seconds": passed_s,
+    """The peer may end before its time; then its figures are of the time that it ran."""
+    before = await stored(bus)
+    mine, theirs = Span(ours), Span(peer) if peer is not None else None
+    wire = plain = scrapes = failed = 0
+    quarters: list[float] = []  # our memory at each quarter: growth shows in all of them
+    while mine.seconds < seconds:
+        if theirs is not None and theirs.process.popen.poll() is None:
+            try:
+                sizes = await asyncio.to_thread(scrape)
+                wire, plain, scrapes = wire + sizes[0], plain + sizes[1], scrapes + 1
+                theirs.look()
+            except (OSError, http.client.HTTPException):
+                failed += 1
+        mine.look()
+        if len(quarters) < int(4 * mine.seconds / seconds):
+            quarters.append(round(mine.end_mib, 2))
+        await asyncio.sleep(1.0 - mine.seconds % 1.0)
+    mine.look()
+    after = await stored(bus)
+    figures = {
+        "collector": mine.figures()
+        | {
+            "rss_at_quarters_mib": quarters,
+            "stored_bytes_per_s": (after[0] - before[0]) / mine.seconds,
+            "messages_per_s": (after[1] - before[1]) / mine.seconds,
         }
     }
-    if peer is not None:
-        figures["node_exporter"] = {
-            "cpu_percent_of_a_core": 100 * (peer.cpu_s() - peer_s) / passed_s,
-            "rss_start_mib": peer_mib,
-            "rss_end_mib": peer.rss_mib(),
-            "wire_bytes_per_s": wire / passed_s,
-            "plain_bytes_per_s": plain / passed_s,
-        }
-        mine, theirs = figures["collector"], figures["node_exporter"]
+    if theirs is not None:
+        of_peer = {"wire_bytes_per_s": wire / theirs.seconds, "plain_bytes_per_s": plain / theirs.seconds}
+        figures["node_exporter"] = theirs.figures() | of_peer | {"scrapes": scrapes, "scrapes_failed": failed}
+        one, other = figures["collector"], figures["node_exporter"]
         figures["ratio"] = {
-            "cpu_collector_to_node_exporter": mine["cpu_percent_of_a_core"] / max(theirs["cpu_percent_of_a_core"], 1e-9),
-            "bytes_collector_to_node_exporter": mine["stored_bytes_per_s"] / max(theirs["wire_bytes_per_s"], 1e-9),
-            "rss_collector_to_node_exporter": mine["rss_end_mib"] / theirs["rss_end_mib"],
+            "cpu_collector_to_node_exporter": one["cpu_percent_of_a_core"] / max(other["cpu_percent_of_a_core"], 1e-9),
+            "bytes_collector_to_node_exporter": one["stored_bytes_per_s"] / max(other["wire_bytes_per_s"], 1e-9),
+            "rss_collector_to_node_exporter": one["rss_end_mib"] / other["rss_end_mib"],
         }
     return figures
 
