@@ -13,7 +13,7 @@ from goodput_cli.output import Failure, out, print_json, progress
 from goodput_common.bus.recording import write_record
 from goodput_faultlab.ledger import Ledger
 from goodput_faultlab.simulate import Simulation, scenario
-from goodput_faultlab.simulate.scenarios import SCENARIOS, UnknownScenario
+from goodput_faultlab.simulate.scenarios import CATALOGUE, UnknownScenario
 
 
 def command(
@@ -60,9 +60,9 @@ def command(
 
 def _list(*, as_json: bool) -> None:
     if as_json:
-        print_json([{"name": s.name, "description": s.description, "truth": s.truth} for s in SCENARIOS.values()])
+        print_json([{"name": s.name, "description": s.description, "truth": s.truth} for s in CATALOGUE.values()])
         return
     table = Table("scenario", "what happens", "right answer", box=None, header_style="bold")
-    for each in SCENARIOS.values():
+    for each in CATALOGUE.values():
         table.add_row(each.name, each.description, each.truth)
     out.print(table)

@@ -107,7 +107,7 @@ def test_a_pinned_victim_is_the_one() -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (FaultSpec(fault_class=FaultClass.PFC_STORM), "cannot simulate pfc_storm; choose among"),
+        (FaultSpec(fault_class=FaultClass.STORAGE_STALL, cascade="no"), "no cascade 'no'; choose among nvlink_crash"),
         (FaultSpec(fault_class=FaultClass.NVLINK, flavour="no"), "nvlink has no flavour 'no'; choose among xid_149, xid_74"),
         (FaultSpec(fault_class=FaultClass.NVLINK, rank=32), "no rank 32 in a job of 32"),
         (FaultSpec(fault_class=FaultClass.NVLINK, host="h4"), "host 'h4' carries no rank"),

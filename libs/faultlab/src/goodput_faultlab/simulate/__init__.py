@@ -8,11 +8,13 @@ for out in simulation.advance(spec.start + timedelta(seconds=30)): publish(out)
 from goodput_faultlab.simulate.clockwork import Outgoing
 from goodput_faultlab.simulate.engine import Idle, Simulation
 from goodput_faultlab.simulate.launcher import Reaction
-from goodput_faultlab.simulate.scenarios import SCENARIOS, Scenario, scenario
-from goodput_faultlab.simulate.spec import FaultSpec, NoiseSpec, RecoverySpec, SimulationSpec, TransportSpec
+from goodput_faultlab.simulate.scenarios import CATALOGUE, SCENARIOS, Scenario, scenario
+from goodput_faultlab.simulate.spec import BenignSpec, FaultSpec, NoiseSpec, RecoverySpec, SimulationSpec, TransportSpec
 
 __all__ = [
+    "CATALOGUE",
     "SCENARIOS",
+    "BenignSpec",
     "FaultSpec",
     "Idle",
     "NoiseSpec",

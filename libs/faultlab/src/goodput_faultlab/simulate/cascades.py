@@ -13,7 +13,7 @@ time-out. That one is 10 minutes by default and is shortened here so that a run 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from goodput_common.contracts import ids
@@ -22,8 +22,10 @@ from goodput_common.contracts.verdict import FaultClass
 from goodput_faultlab.ledger import Symptom
 from goodput_faultlab.simulate import fault_lines, lines, readings
 from goodput_faultlab.simulate.faults import traces
-from goodput_faultlab.simulate.faults.model import Act, Deed, Emission, Exit, Fault, between, stops
+from goodput_faultlab.simulate.faults.model import Act, Deed, Emission, Exit, Fault, between, first_of, stops
 from goodput_faultlab.simulate.layout import Layout, Place
+from goodput_faultlab.simulate.spec import FaultSpec
+from goodput_faultlab.simulate.stall import Obstacle
 from goodput_topology.graph import Fabric
 
 PEER_LOST = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
@@ -56,6 +58,24 @@ def spread(fault: Fault, fabric: Fabric, layout: Layout, rng: random.Random) -> 
     if kind.watchdog_s is not None:
         _told_by_all(fault, layout)
     return fault
+
+
+def cascade_faults(
+    name: str, hosts: Sequence[str], *, at_s: float, severity: float = 1.0, apart_s: float = 1.5
+) -> tuple[FaultSpec, ...]:
+    """The faults of a cascade: its root, and the independent one where there is such, on another of these hosts."""
+    kind = CASCADES[name]
+    root = FaultSpec(
+        fault_class=kind.root, flavour=kind.flavour, cascade=name, at_s=at_s, severity=severity,
+        host=hosts[len(hosts) // 3] if kind.with_ is not None else None,
+    )  # fmt: skip
+    if kind.with_ is None:
+        return (root,)
+    second, flavour = kind.with_
+    other = FaultSpec(
+        fault_class=second, flavour=flavour, at_s=at_s + apart_s, severity=severity, host=hosts[2 * len(hosts) // 3]
+    )
+    return (root, other)
 
 
 # ------------------------------------------------------------------------------------------------------------ what follows
@@ -159,7 +179,12 @@ def _times_out_later(marginal_s: float, blatant_s: float) -> Spread:
 
     def then(fault: Fault, fabric: Fabric, layout: Layout, rng: random.Random) -> None:
         fault.blocks = False
-        fault.obstacle = stops(fault.ranks[0]) if fault.ranks else fault.obstacle
+        if fault.slowdown is not None and fault.slowdown.late:
+            fault.obstacle = stops(fault.ranks[0])
+        else:  # nobody is late: the network no longer moves for a group
+            ring = layout.group(fault.ranks[0] if fault.ranks else 0, "data").name
+            begins = first_of("data")
+            fault.obstacle = lambda op: Obstacle(broken=frozenset((ring,)), broken_from=max(op, begins))
         turns_s = between(marginal_s, blatant_s, fault.spec.severity) * rng.uniform(0.9, 1.1)
         fault.acts += (Act(turns_s, Deed.TURN),)
 
@@ -270,11 +295,11 @@ CASCADES: dict[str, Cascade] = {
         what="a driver is reloaded under the job: eight GPUs seem lost, all ranks end",
     ),
     "switch_dies": Cascade(
-        root=C.SWITCH_FAULT, flavour="down", watchdog_s=WATCHDOG_S,
+        root=C.SWITCH_FAULT, flavour="dead", watchdog_s=WATCHDOG_S,
         what="a leaf dies: a link down at every host beneath it, watchdogs kill all",
     ),
     "pause_storm_timeout": Cascade(
-        root=C.PFC_STORM, flavour="", spread=_times_out_later(34.0, 20.0), watchdog_s=16.0,
+        root=C.PFC_STORM, flavour="slow_receiver", spread=_times_out_later(34.0, 20.0), watchdog_s=16.0,
         what="a pause storm slows all down until a collective times out",
     ),
     "two_at_once": Cascade(

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from goodput_common.contracts.verdict import FaultClass
-from goodput_faultlab.simulate.spec import FaultSpec, NoiseSpec, SimulationSpec, TransportSpec
+from goodput_faultlab.simulate.benign import BENIGN
+from goodput_faultlab.simulate.cascades import CASCADES, Cascade, cascade_faults
+from goodput_faultlab.simulate.faults import MAKERS
+from goodput_faultlab.simulate.spec import BenignSpec, FaultSpec, NoiseSpec, SimulationSpec, TransportSpec
 from goodput_topology.generate import h100_pod, nvl72
 from goodput_topology.graph import Fabric
 
@@ -21,6 +24,8 @@ class Scenario:
     description: str
     truth: str
     faults: tuple[FaultSpec, ...] = ()
+    cascade: str = ""  # the kind, whose faults come instead
+    benign: tuple[BenignSpec, ...] = ()
     noise: NoiseSpec = field(default_factory=NoiseSpec)
     transport: TransportSpec = field(default_factory=TransportSpec)
     fabric: str = "h100"  # h100 | nvl72
@@ -98,13 +103,85 @@ _LIST = (
     ),
 )
 SCENARIOS: dict[str, Scenario] = {each.name: each for each in _LIST}
+"""Those whose verdict the tests hold to the truth, run by run."""
+
+TRUTHS = {
+    C.GPU_OFF_BUS: GPU,
+    C.GPU_MEMORY: MEMORY,
+    C.NVLINK: NVLINK,
+    C.LINK_FLAP: LINK,
+    C.PFC_STORM: "the port that paused first, class pfc_storm",
+    C.STRAGGLER: "what makes the rank late, class straggler",
+    C.GPU_DRIVER: "the GPU, or the host whose driver was reloaded, class gpu_driver",
+    C.PCIE: "the GPU or the adapter, class pcie",
+    C.NIC_HANG: "the adapter, class nic_hang",
+    C.SWITCH_FAULT: "the switch, class switch_fault",
+    C.HOST_DOWN: "the host, class host_down",
+    C.PROCESS_DEAD: DEAD,
+    C.PROCESS_STALL: STALL,
+    C.COLLECTIVE_DESYNC: DESYNC,
+    C.STORAGE_STALL: "the host, or the job where the server is silent for all, class storage_stall",
+    C.NO_HARDWARE_FAULT: "nobody: no_hardware_fault",
+    C.UNDETERMINED: "nobody: undetermined",
+}
+CASCADE, LOOK_ALIKE = "cascade-", "look-alike-"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _further() -> dict[str, Scenario]:
+    """A scenario for every flavour that has none above, every kind of cascade, every look-alike."""
+    told = {(fault.fault_class, fault.flavour) for each in _LIST for fault in each.faults}
+    found = [
+        _one(
+            f"{_words(fault_class.value)}-{_words(flavour)}",
+            fault_class,
+            flavour,
+            f"{fault_class.value.replace('_', ' ')}: {flavour.replace('_', ' ')}",
+            TRUTHS[fault_class],
+        )
+        for fault_class, flavours in MAKERS.items()
+        for flavour in flavours
+        if (fault_class, flavour) not in told
+    ]
+    found += [_cascade(kind, cascade) for kind, cascade in CASCADES.items() if cascade.root in MAKERS]
+    found += [
+        Scenario(
+            name=f"{LOOK_ALIKE}{_words(kind)}",
+            description=f"nothing is broken: {kind.replace('_', ' ')}",
+            truth=NOBODY,
+            benign=(BenignSpec(kind=kind, at_s=FAULT_AT_S),),
+        )
+        for kind in BENIGN
+    ]
+    return {each.name: each for each in found}
+
+
+def _cascade(kind: str, cascade: Cascade) -> Scenario:
+    truth = TRUTHS[cascade.root]
+    if cascade.with_ is not None:
+        truth += f"; and {TRUTHS[cascade.with_[0]]}"
+    return Scenario(
+        name=f"{CASCADE}{_words(kind)}",
+        description=cascade.what,
+        truth=truth,
+        cascade=kind,
+        watchdog_s=cascade.watchdog_s or 600.0,
+    )
+
+
+FURTHER: dict[str, Scenario] = _further()
+CATALOGUE: dict[str, Scenario] = SCENARIOS | FURTHER
+"""All that `scenario` knows."""
 
 
 class UnknownScenario(ValueError):
     """Says which there are."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no scenario {name!r}; choose among: {', '.join(SCENARIOS)}")
+        super().__init__(f"no scenario {name!r}; choose among: {', '.join(CATALOGUE)}")
 
 
 def _fabric(kind: str, hosts: int, spares: int, others: int) -> tuple[Fabric, tuple[str, ...], tuple[str, ...]]:
@@ -122,18 +199,20 @@ def scenario(
     name: str, *, hosts: int = 64, spares: int = 2, others: int = 6, step_s: float = 0.4, fabric: str | None = None
 ) -> SimulationSpec:
     """The specification of a named scenario: by default 512 ranks on 64 hosts. Raises UnknownScenario."""
-    if name not in SCENARIOS:
+    if name not in CATALOGUE:
         raise UnknownScenario(name)
-    chosen = SCENARIOS[name]
+    chosen = CATALOGUE[name]
     graph, mine, standing_by = _fabric(fabric or chosen.fabric, hosts, spares, others)
     return SimulationSpec(
         fabric=graph,
         hosts=mine,
         spares=standing_by,
-        faults=chosen.faults,
+        faults=cascade_faults(chosen.cascade, mine, at_s=FAULT_AT_S) if chosen.cascade else chosen.faults,
+        benign=chosen.benign,
         noise=chosen.noise,
         transport=chosen.transport,
         watchdog_s=chosen.watchdog_s,
         step_s=step_s,
+        switches=name in FURTHER,
         scenario=name,
     )

@@ -50,10 +50,8 @@ MAKERS: dict[FaultClass, dict[str, Maker]] = {
 
 
 def plan(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
-    """Settle what the specification leaves open. Raises ValueError naming the class or flavour that is not there."""
-    flavours = MAKERS.get(spec.fault_class)
-    if flavours is None:
-        raise ValueError(f"cannot simulate {spec.fault_class.value}; choose among {', '.join(c.value for c in MAKERS)}")
+    """Settle what the specification leaves open. Raises ValueError naming the flavour that is not there."""
+    flavours = MAKERS[spec.fault_class]
     flavour = spec.flavour or rng.choice(sorted(flavours))
     if flavour not in flavours:
         raise ValueError(f"{spec.fault_class.value} has no flavour {flavour!r}; choose among {', '.join(sorted(flavours))}")
