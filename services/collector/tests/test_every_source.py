@@ -64,17 +64,17 @@ def test_the_wiring_knows_every_source(names: list[str]) -> None:
 class Broken:
     """A reader whose first calls do not go as they should; then it is itself again."""
 
-    def __init__(self, reader: SourceReader, *, first: Callable[[], None]) -> None:
+    def __init__(self, reader: SourceReader, *, first: Callable[[], None], times: int = 1) -> None:
         self._reader = reader
-        self._first: Callable[[], None] | None = first
+        self._first, self._times = first, times
         self.source, self.instance = reader.source, f"{reader.instance} broken".strip()
         self.interval_s, self.deadline_s = 0.01, 0.05
         self.reads = 0
 
     def open(self) -> None:
-        first, self._first = self._first, None
-        if first is not None:
-            first()
+        if self._times:
+            self._times -= 1
+            self._first()
         self._reader.open()
 
     def read(self) -> Reading:
@@ -116,7 +116,7 @@ async def test_each_source_that_fails_in_turn_is_unknown_with_its_reason_until_i
     def fail() -> None:
         raise error
 
-    readers = [Broken(reader, first=fail) for reader in all_of(tmp_path)]
+    readers = [Broken(reader, first=fail, times=50) for reader in all_of(tmp_path)]
     neighbour = Ticking()
     async with Rig(tmp_path, *readers, neighbour) as rig:
         seen: set[str] = set()
