@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from goodput_common.contracts.ids import ComponentId, rank_id
 from goodput_common.contracts.job import (
@@ -28,6 +28,9 @@ from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Even
 from goodput_correlator.domain.measurements import Measurements, measured
 from goodput_correlator.domain.pace import RankPace, Slow
 from goodput_topology.graph import Fabric
+
+if TYPE_CHECKING:
+    from goodput_correlator.domain.localise.reports import ProbeMemory  # which keeps `Observed`
 
 JobFact = RankRegistered | RankProgress | StallSuspected | RankExited | FlightRecorderDump
 Fact = Event | Counter | State | Gauge | Probe | CollectorHeartbeat | JobFact
@@ -149,7 +152,7 @@ class Case:
     stand for the stall and silence means nothing. `named_at` is when a culprit of this very stall was named: whatever ends
     after that may have been ended because of it. `slow` says how much slower than usual steps are that do not stand still;
     each rank's share is in `paces`. `measured` are the counters and gauges of the fabric, where `observed` does not hold
-    them. `memo` keeps what engines share, once computed.
+    them; `probes` the same of probe reports. `memo` keeps what engines share, once computed.
     """
 
     now: datetime
@@ -173,6 +176,7 @@ class Case:
     slow: Slow | None = None
     paces: Mapping[int, RankPace] = field(default_factory=dict)
     measured: Measurements | None = None
+    probes: ProbeMemory | None = None
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

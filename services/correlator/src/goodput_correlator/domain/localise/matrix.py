@@ -113,7 +113,7 @@ class Ways:
         found = {each: count / len(ways.listed) for each, count in counts.items() if each not in own}
         some = [each for each in sorted(ways.links | ways.switches) if each not in ways.always]
         if ways.truncated and some:  # those not listed lead elsewhere: the mean share of what is on some ways only
-            on_one = len({each for each in self._walk(ways.listed[0])}.intersection(some))
+            on_one = len(set(self._walk(ways.listed[0])).intersection(some))
             found = {each: 1.0 for each, share in found.items() if share == 1.0} | dict.fromkeys(some, on_one / len(some))
         return found
 

@@ -16,13 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.telemetry import Probe
 from goodput_correlator.domain.case import Observed
 
 REPORTS_PER_HOST_MAX = 4_000
 HOSTS_MAX = 20_000
 KEEP_S = 180.0
+NIC = f"{ComponentKind.NIC}:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Gathered:
     reports: int = 0  # that count
     waiting: int = 0  # of windows that are not closed yet
     came_late: int = 0  # after their window's grace; they count all the same
-    odd: int = 0  # that no prober can have meant: more lost than sent, nothing sent
+    odd: int = 0  # that no prober can have meant: nothing sent, more lost than sent, ends that are no NICs
 
 
 def gather(
@@ -105,7 +106,9 @@ def gather(
 
 
 def _makes_sense(fact: Probe) -> bool:
-    return fact.sent > 0 and fact.lost >= 0 and fact.late >= 0 and fact.lost + fact.late <= fact.sent
+    ends = all(len(end) > len(NIC) and end.startswith(NIC) for end in (fact.component, fact.target))
+    counts = fact.sent > 0 and fact.lost >= 0 and fact.late >= 0 and fact.lost + fact.late <= fact.sent
+    return ends and counts and fact.component != fact.target
 
 
 def _joined(reports: list[Observed]) -> Flow:
@@ -121,14 +124,18 @@ def _joined(reports: list[Observed]) -> Flow:
         sent=sum(each.sent for each in facts),
         lost=sum(each.lost for each in facts),
         late=sum(each.late for each in facts),
-        network_us_p50=max(each.network_us_p50 for each in facts),
-        network_us_p99=max(each.network_us_p99 for each in facts),
-        responder_us_p50=max(each.responder_us_p50 for each in facts),
-        responder_us_p99=max(each.responder_us_p99 for each in facts),
-        prober_us_p50=max(each.prober_us_p50 for each in facts),
-        prober_us_p99=max(each.prober_us_p99 for each in facts),
+        network_us_p50=_worst(each.network_us_p50 for each in facts),
+        network_us_p99=_worst(each.network_us_p99 for each in facts),
+        responder_us_p50=_worst(each.responder_us_p50 for each in facts),
+        responder_us_p99=_worst(each.responder_us_p99 for each in facts),
+        prober_us_p50=_worst(each.prober_us_p50 for each in facts),
+        prober_us_p99=_worst(each.prober_us_p99 for each in facts),
         ids=(bad or (reports[-1].id,))[:4],
     )
+
+
+def _worst(delays_us: Iterable[float]) -> float:
+    return max((each for each in delays_us if math.isfinite(each) and each >= 0), default=-1.0)
 
 
 class ProbeMemory:
