@@ -108,8 +108,9 @@ def _nics(host: str, reports: list[Placed], drawing: _Host) -> None:
                 "link_layer": port.link_layer,
                 "guid": f"0x{port.guid}" if port.guid else "",
             }
-            kept = said.setdefault(ids.nic_id(host, port.device, port.port), {})
-            kept |= {name: value for name, value in attrs.items() if value and name not in kept}
+            component = ids.nic_id(host, port.device, port.port)
+            told = {name: value for name, value in attrs.items() if value}
+            said[component] = told | said.get(component, {})
     for component, attrs in sorted(said.items()):
         drawing.put(component, attrs, drawing.id)
 
@@ -135,8 +136,7 @@ def _cables(host: str, reports: list[Placed], known: Known, drawing: _Host) -> N
     """An interface with one neighbour has a cable; where several speak none of them is *the* other end."""
     heard: dict[str, list[Neighbour]] = {}
     for each in reports:
-        for netdev, neighbours in each.report.content.neighbours.items():
-            heard[netdev] = neighbours
+        heard |= each.report.content.neighbours
     taken: set[ComponentId] = set()
     for netdev, neighbours in sorted(heard.items()):
         if len(neighbours) != 1:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from goodput_cli.diagnose.gpu_facts import GpuFacts
 from goodput_cli.diagnose.known import Known
 from goodput_cli.diagnose.placed import Placed
@@ -28,7 +30,8 @@ UNKNOWN_INTERFACE = "unknown-interface"
 class Facts:
     """Feed it reports in order of time; `told` gives everything, `notes` what a reader should know of it."""
 
-    def __init__(self, known: Known, ranks: Sequence[RankRegistered] = ()) -> None:
+    def __init__(self, known: Known, job: str, ranks: Sequence[RankRegistered] = ()) -> None:
+        self._job = job
         self.known = known
         self.readings = Readings()
         self.notes: list[str] = []
@@ -154,7 +157,12 @@ class Facts:
         places = Places(self._ranks, lambda node: node in hosts)
         followed = self._watch.see(report, placed.taken.at.timestamp())
         job = places.job_of(report)
-        self._tell(placed, Source.RAS, states_of(report, followed, job, places, placed.host, placed.taken.at))
+        states = states_of(report, followed, job, places, placed.host, placed.taken.at)
+        if job is None:  # whose ranks nobody registered: of the job all the same, not of the host that asked
+            host = ids.host_id(placed.host)
+            whole = ids.job_id(self._job)
+            states = [msgspec.structs.replace(each, component=whole) if each.component == host else each for each in states]
+        self._tell(placed, Source.RAS, states)
 
 
 def interface_of(command: str) -> str:

@@ -53,6 +53,14 @@ class File:
     why: str = ""
 
     @property
+    def drawn(self) -> int:
+        """How many things in it tell of the fabric: nodes of a scan, neighbours of interfaces, GPUs of a matrix."""
+        contents = [report.content for report in self.reports]
+        nodes = sum(len(each.fabric.nodes) for each in contents if each.fabric is not None)
+        gpus = sum(len(each.topo.gpus) for each in contents if each.topo is not None)
+        return nodes + gpus + sum(len(each.neighbours) for each in contents)
+
+    @property
     def is_dump(self) -> bool:
         return self.recognised is not None and self.recognised.kind is Kind.FLIGHT_RECORDER
 
@@ -175,8 +183,11 @@ def write_rest(file: File, hosts: Mapping[str, Named], folder: Path) -> Iterator
 
 
 def _sort_out(file: File, lines: list[str]) -> None:
-    """Lines of the rest that no parser could use: those of a log say nothing of a fault, the others are not understood."""
+    """Lines of the rest that no parser could use: those of a log say nothing of a fault, the others are not understood.
+    Rules and brackets hold nothing to understand."""
     for line in lines:
+        if not any(letter.isalnum() for letter in line):
+            continue
         raw = line[:4096].encode("utf-8", "replace")
         if kernel_log.NEEDLES.found_in(raw) or nccl_log.NEEDLES.found_in(raw):
             continue

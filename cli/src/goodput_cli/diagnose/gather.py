@@ -22,6 +22,7 @@ from goodput_collector.application.rdma_tree import FOLDERS, counters_of, ports_
 from goodput_collector.application.read_files import UNKNOWN_HOST, Found, Read, read_paths
 from goodput_collector.domain.rdma_counters import describe
 from goodput_collector.domain.recognise import Kind, has_hosts
+from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.job import FlightRecorderDump, RankRegistered
 from goodput_common.contracts.telemetry import Source
 from goodput_topology.graph import Fabric
@@ -206,7 +207,7 @@ def _join(
         at = first or placed[0].taken.at
         gathered.ranks = ranks.registered(JOB, "default", at)
         gathered.ranks_by = ranks.by
-    facts = Facts(known, gathered.ranks)
+    facts = Facts(known, JOB, gathered.ranks)
     for each in placed:
         facts.see(each)
     _trees(gathered, facts, hosts, reference)
@@ -218,6 +219,9 @@ def _join(
     for file in gathered.files:
         file.facts += sum(report.facts for report in file.reports)
     gathered.fabric = infer(placed, known, UNKNOWN_HOST, gathered.notes)
+    if links := sum(1 for _ in gathered.fabric.of_kind(ComponentKind.LINK)):
+        hosts_told = len(gathered.fabric.hosts())
+        gathered.notes.append(f"the fabric is taken from these files: {hosts_told} hosts and {links} links of it are known")
 
 
 def _at(found: Found) -> datetime:

@@ -36,6 +36,7 @@ _OF_TOOLS = frozenset(
     for word in words.split()
 )
 _DATE = re.compile(r"^\d{2,14}$|^\d{4}$|^T?\d{6}Z?$")
+_INTERFACE = re.compile(r"^(?:eth|en[opsx]|wl[ops]|ib[ps]?|bond|br|mlx\d|bnxt|efa|rocep?)\d[\w.]*$")
 _SEPARATOR = re.compile(r"[._\s+]+")
 
 
@@ -57,9 +58,13 @@ def looks_like_host(text: str) -> bool:
     """Does it look like one so much that a path alone is enough?"""
     if not is_host_name(text) or not any(letter.isdigit() for letter in text):
         return False
+    if _INTERFACE.match(text.lower()):
+        return False
     words = re.split(r"[-.]", text.lower())
-    return not any(_WORDS_THAT_NAME_NO_HOST.match(word) for word in words) and not all(
-        _DATE.match(word) for word in words[1:] or [""]
+    return (
+        _OF_TOOLS.isdisjoint(text.lower().split("."))
+        and not any(_WORDS_THAT_NAME_NO_HOST.match(word) for word in words)
+        and not all(_DATE.match(word) for word in words[1:] or [""])
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from goodput_cli.diagnose.gather import Gathered
 from goodput_cli.verdict_view import ranks_text
-from goodput_collector.application.read_files import UNKNOWN_HOST
+from goodput_collector.application.read_files import UNKNOWN_HOST, Found
+from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentKind
 
 SHOWN = 6
@@ -19,13 +20,18 @@ def needs(gathered: Gathered, *, given_topology: bool) -> list[str]:
 
 
 def _hosts(gathered: Gathered) -> str:
-    files = sorted({each.origin for each in gathered.facts if each.host == UNKNOWN_HOST})
+    files = sorted({each.origin for each in gathered.facts if _host(each) == UNKNOWN_HOST})
     if not files:
         return ""
     shown = ", ".join(files[:3]) + (" and others" if len(files) > 3 else "")
     return (
         f"the host of {shown}: give --host NAME, put the file into a folder named like the host, or paste the prompt with it"
     )
+
+
+def _host(found: Found) -> str:
+    component = getattr(found.fact, "component", "")
+    return (ids.host_of(component) or "") if component else ""
 
 
 def _ranks(gathered: Gathered) -> str:
@@ -46,9 +52,10 @@ def _snapshots(gathered: Gathered) -> str:
     if not count:
         return ""
     shown = ", ".join(gathered.read_once[:2]) + (" …" if count > 2 else "")
+    whose = "one component" if count == 1 else f"{count} components"
     return (
-        f"a second snapshot, a minute or more after the first: the counters of {count} components ({shown}) were read once, "
-        "and one reading has no increase"
+        f"a second snapshot, a minute or more after the first: counters of {whose} ({shown}) were read once, and one "
+        "reading has no increase"
     )
 
 

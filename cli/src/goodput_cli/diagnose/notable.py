@@ -7,7 +7,7 @@ told as that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from goodput_collector.application.read_files import Found
@@ -44,7 +44,7 @@ class Notable(NamedTuple):
 def notable(facts: Iterable[Found]) -> list[Notable]:
     found: list[Notable] = []
     standing: dict[ComponentId, list[tuple[str, str, str]]] = {}
-    for each in facts:
+    for each in _newest(facts):
         fact = each.fact
         if isinstance(fact, State) and fact.name.startswith("counter:"):
             name = fact.name.removeprefix("counter:")
@@ -66,6 +66,19 @@ def notable(facts: Iterable[Found]) -> list[Notable]:
         more = f" and {len(counters) - STANDING_PER_COMPONENT} more" if len(counters) > STANDING_PER_COMPONENT else ""
         found.append(Notable(2, component, f"{told}{more}: read once, since when is not known", counters[0][2]))
     return sorted(dict.fromkeys(found))[:NOTABLE_MAX]
+
+
+def _newest(facts: Iterable[Found]) -> Iterator[Found]:
+    """Of each state only what was said last: an older word no longer holds."""
+    states: dict[tuple[ComponentId, str], Found] = {}
+    for each in facts:
+        if not isinstance(each.fact, State):
+            yield each
+            continue
+        known = states.get(key := (each.fact.component, each.fact.name))
+        if known is None or not isinstance(known.fact, State) or known.fact.observed_at <= each.fact.observed_at:
+            states[key] = each
+    yield from states.values()
 
 
 def is_error(name: str) -> bool:
@@ -122,7 +135,7 @@ _STATES: dict[str, Callable[[State], str]] = {
     "recovery_action": _unless("none", words="the driver wants: {}"),
     "clocks_held_down_by": _unless("nothing", words="clocks are held down by {}"),
     "fabric": _unless("completed", "not_supported", words="NVLink fabric: {}"),
-    "nvlink": _unless("active", words="NVLink is {}"),
+    "nvlink": _unless("active", words="NVLink is {}: whether it should be active is not known"),
     "last_xid": _unless("none", words="last Xid is {}: repeats are not visible, and it may be old"),
     "ras_process": _unless(words="NCCL RAS: the process is {}"),
     "ras_operations": _behind,

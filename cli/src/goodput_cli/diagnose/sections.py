@@ -34,12 +34,13 @@ _QUOTED = re.compile(r"^(?:> ?){1,8}")
 _FENCE = re.compile(r"^\s*(?:```|~~~)[\w+-]*\s*$|^\s*</?(?:details|summary|pre|code|p|br)\b[^>]*>.*$", re.IGNORECASE)
 _PROMPT = re.compile(
     r"^\s*(?:\([\w.-]{1,32}\) )?"
-    r"(?:\[?(?P<user>[\w.-]{1,32})@(?P<host>[\w.-]{1,64})[ :][^\]$#]{0,120}\]?\s?[$#]|[$]|\+) ?(?P<command>\S.*)?$"
+    r"(?:\[?(?P<user>[\w.-]{1,32})@(?P<host>[\w.-]{1,64})[ :][^\]$#]{0,120}\]?\s?[$#]|[$]|\+(?= [a-z/])) ?"
+    r"(?P<command>\S.*)?$"
 )
 _ROOT = re.compile(r"^\s*#+ +(?P<command>[\w./-]+(?: .*)?)$")
 _HOST_PROMPT = re.compile(r"^\s*(?P<host>[A-Za-z][\w.-]{0,63})[#$>] ?(?P<command>\S.*)$")
 _FILE = re.compile(r"^==> (?P<path>\S.*?) <==\s*$")
-_RULED = re.compile(r"^\s*[=#*-]{2,}\s*(?P<words>[^=#*\s][^=#*]{0,120}?)\s*[=#*-]{2,}\s*$")
+_RULED = re.compile(r"^\s*[=#*-]{2,}\s*(?P<words>[^=#*\s-][^=#*]{0,120}?)\s*[=#*-]{2,}\s*$")
 _LABELLED = re.compile(
     r"^\s*(?:Host(?:name)?|Node(?:name)?|Static hostname)\s*[:=]\s*(?P<host>[\w.-]{1,64})\s*$", re.IGNORECASE
 )
@@ -75,6 +76,11 @@ class Section:
 
 def split_text(text: str) -> list[Section]:
     """All of a text. Never raises, whatever it is given."""
+    return split_counted(text)[0]
+
+
+def split_counted(text: str) -> tuple[list[Section], int]:
+    """Besides, how many lines were markup: together with the sections' lines these are all lines of the text."""
     splitter = _Splitter()
     lines = [_clean(line) for line in text.split("\n")]
     if lines and not lines[-1]:
@@ -83,7 +89,7 @@ def split_text(text: str) -> list[Section]:
     for host, numbered in streams:
         splitter.begin(host)
         splitter.take(numbered)
-    return splitter.sections
+    return splitter.sections, splitter.markup
 
 
 def has_tool(sections: Iterable[Section]) -> bool:
@@ -119,6 +125,7 @@ def _by_prefix(lines: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
 class _Splitter:
     def __init__(self) -> None:
         self.sections: list[Section] = []
+        self.markup = 0
         self.begin("")
 
     def begin(self, host: str) -> None:
@@ -138,7 +145,9 @@ class _Splitter:
                 self._append(number, line)
                 if self._depth.closed_by(line):
                     self._close()
-            elif not self._markup(line, lines, place):
+            elif self._markup(line, lines, place):
+                self.markup += 1
+            else:
                 self._content(number, line, lines, place)
         self._close()
 
@@ -274,9 +283,12 @@ class _Splitter:
 
     def _start(self, tool: Tool | None, number: int) -> None:
         self._close()
+        if len(self.sections) >= SECTIONS_MAX:  # all the rest is one section, which no tool printed
+            self._open = self.sections[-1]
+            return
+        tool = None if len(self.sections) == SECTIONS_MAX - 1 else tool
         self._open = Section(tool, number, [], self._host, self._host_by, self._at, self._command)
-        if len(self.sections) < SECTIONS_MAX:
-            self.sections.append(self._open)
+        self.sections.append(self._open)
 
     def _append(self, number: int, line: str) -> None:
         if self._open is None:

@@ -22,9 +22,9 @@ FILES_SHOWN = 60
 def show(gathered: Gathered, verdicts: list[Verdict], standing_out: list[Notable], wanted: list[str]) -> None:
     for file in gathered.files[:FILES_SHOWN]:
         out.print(Text(file_line(file), style="dim" if file.kinds else "yellow"))
-        for what, unread in (("not understood", file.not_understood), ("say nothing of a fault", file.passed_over)):
-            if unread.count and (file.kinds or what == "not understood"):
-                out.print(Text(f"    {_lines(unread)} {what}, first: {unread.first}", style="dim"))
+        for what, unread in (("not understood", file.not_understood), ("of no fault", file.passed_over)):
+            if unread.count and (file.kinds or unread is file.not_understood):
+                out.print(Text(f"    {what}: {_lines(unread)}, first: {unread.first}", style="dim"))
     if len(gathered.files) > FILES_SHOWN:
         out.print(f"… and {len(gathered.files) - FILES_SHOWN} more files (--json shows all)", style="dim")
     for warning in gathered.warnings:
@@ -32,12 +32,20 @@ def show(gathered: Gathered, verdicts: list[Verdict], standing_out: list[Notable
     for verdict in verdicts:
         out.print(render(verdict))
     if not verdicts and any(file.kinds for file in gathered.files):
-        out.print(
-            "no fault can be named from what was read" if standing_out else "no fault found in what was read", style="bold"
-        )
+        out.print(_without_verdict(gathered, standing_out), style="bold")
     _listed("stands out, without being a verdict", [f"{each.component}: {each.what}" for each in standing_out])
     _listed("to know", gathered.notes)
     _listed("would tell more", wanted)
+
+
+def _without_verdict(gathered: Gathered, standing_out: list[Notable]) -> str:
+    if standing_out:
+        return "no fault can be named from what was read"
+    return (
+        "no fault found in what was read"
+        if gathered.facts
+        else "nothing in what was read speaks of a fault or of its absence"
+    )
 
 
 def _listed(title: str, lines: list[str]) -> None:
@@ -57,13 +65,16 @@ def file_line(file: File) -> str:
     host = f", host {file.host} ({file.host_by})" if file.host else ""
     if not file.host and len(file.named) > 1:
         host = f", hosts {', '.join(sorted(file.named)[:4])}{' …' if len(file.named) > 4 else ''}"
-    return f"{file.item.name}: {', '.join(file.kinds)}{host}, {file.facts} fact{'' if file.facts == 1 else 's'}"
+    drawn = f", {_many(file.drawn, 'part')} of the fabric" if file.drawn else ""
+    return f"{file.item.name}: {', '.join(file.kinds)}{host}, {_many(file.facts, 'fact')}{drawn}"
 
 
 def _lines(unread: Unread) -> str:
-    return (
-        "1 line is" if unread.count == 1 and not unread.first else f"{unread.count} line{'' if unread.count == 1 else 's'}"
-    )
+    return _many(unread.count, "line")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def document(gathered: Gathered, verdicts: list[Verdict], standing_out: list[Notable], wanted: list[str]) -> dict[str, Any]:
@@ -95,6 +106,7 @@ def _file(file: File) -> dict[str, Any]:
         "host_by": file.host_by,
         "hosts": sorted(file.named),
         "facts": file.facts,
+        "parts_of_the_fabric": file.drawn,
         "lines": file.lines,
         "not_understood": {"count": file.not_understood.count, "first": file.not_understood.first},
         "passed_over": {"count": file.passed_over.count, "first": file.passed_over.first},
