@@ -9,7 +9,7 @@ seed and calls give equal output.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +18,7 @@ import msgspec
 
 from goodput_common.bus.ports import Message
 from goodput_common.contracts import ids, subjects
-from goodput_common.contracts.ids import ComponentKind
+from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.recovery import (
     AgentCommand,
     AgentCommandKind,
@@ -40,6 +40,7 @@ from goodput_faultlab.simulate.flows import Flows
 from goodput_faultlab.simulate.launcher import Launcher, Reaction
 from goodput_faultlab.simulate.measures import Measures
 from goodput_faultlab.simulate.noise import Background, Noise
+from goodput_faultlab.simulate.probing import Probing
 from goodput_faultlab.simulate.processes import Processes
 from goodput_faultlab.simulate.spec import SimulationSpec
 from goodput_faultlab.simulate.training import Training
@@ -85,6 +86,7 @@ class Simulation:
         self._noise = Noise(spec, self._clockwork, self._collectors)
         flows = Flows(spec.fabric, self._training.layout)
         self._measures = Measures(spec, self._clockwork, self._collectors, self._training, flows, seed)
+        self._probing = Probing(spec.fabric, self._clockwork, self._collectors, flows)
         self._plans: dict[str, Reaction | None] = {}
         self._replies: dict[str, AgentReply] = {}
         self._tokens: dict[int, int] = {}
@@ -229,6 +231,8 @@ class Simulation:
             (*self.spec.hosts, *self.spec.spares) if self.spec.noise.counters else (),
             switches if self.spec.noise.counters else (),
         )
+        if self.spec.probes:
+            self._probing.start()
         self._lose_collectors()
         self._processes.start((*self.spec.hosts, *self.spec.spares))
         for host in (*self.spec.hosts, *self.spec.spares) if self.spec.fresh_hosts else ():
@@ -238,12 +242,16 @@ class Simulation:
         for number, fault in enumerate(self._faults):
             begins = start + timedelta(seconds=fault.spec.at_s)
             at(begins, partial(self._measures.begin, number, fault))
+            at(begins, partial(self._drop, number, fault.drops))
             at(begins, partial(self._hit, fault))
             for each in fault.emissions:
                 at(begins + timedelta(seconds=each.after_s), partial(self._tell, number, each))
             for act in fault.acts:
                 at(begins + timedelta(seconds=act.after_s), partial(self._act, fault, act))
             for down_s, up_s in fault.outages:
+                at(begins + timedelta(seconds=down_s), partial(self._drop, number, {fault.component or "": 1.0}))
+                if not math.isinf(up_s):
+                    at(begins + timedelta(seconds=up_s), partial(self._drop, number, {}))
                 if not math.isinf(up_s):
                     up = partial(self._link_up, number, up_s - down_s)
                     at(begins + timedelta(seconds=up_s + RECONNECT_S), up)
@@ -327,6 +335,9 @@ class Simulation:
             self._clockwork.after(each.after_s, partial(self._exit, fault, each))
         self._training.reconsider()
 
+    def _drop(self, number: int, drops: Mapping[ComponentId, float]) -> None:
+        self._probing.drops[number] = drops
+
     def _tell(self, number: int, each: Emission) -> None:
         if each.source is Source.SWITCH and not self.spec.switches:
             return  # nobody collects that here
@@ -400,6 +411,7 @@ class Simulation:
     def _note_cleared(self, number: int) -> None:
         if self._ledger[number].cleared_at is None:
             self._measures.end(number)
+            self._drop(number, {})
             self._ledger[number] = msgspec.structs.replace(self._ledger[number], cleared_at=self.now)
 
     def _watchdogs_bark(self) -> None:

@@ -57,15 +57,16 @@ class _Nic:
 class _Paused:
     """The share of time that was told last, of one port and direction."""
 
-    __slots__ = ("attrs", "told")
+    __slots__ = ("attrs", "told", "told_s")
 
     def __init__(self, attrs: dict[str, str]) -> None:
         self.attrs = attrs
         self.told = -1.0
+        self.told_s = -math.inf
 
 
 class _Gpu:
-    __slots__ = ("attrs", "component", "counts", "heat", "links", "model", "offset", "told")
+    __slots__ = ("attrs", "component", "counts", "heat", "links", "model", "offset", "told", "told_s")
 
     def __init__(self, component: ComponentId, model: baseline.Gpu, attrs: dict[str, str], counts: dict[str, int]) -> None:
         self.component = component
@@ -75,6 +76,7 @@ class _Gpu:
         self.offset = (zlib.crc32(component.encode()) % 1000 - 500) / 500  # boards differ: -1 to 1
         self.heat = 0.0  # 0 cool, 1 hot
         self.told = [0.0, 0.0, 0.0, 0.0]  # clock, power, temperature, memory's temperature
+        self.told_s = [-math.inf] * 4  # when each was
         host, _, pci = component.partition(":")[2].partition("/")
         self.links = tuple(ids.nvlink_id(host, pci, n) for n in range(model.nvlinks))
 
@@ -101,6 +103,7 @@ class HostReadings:
         self._gpus: list[_Gpu] = []
         self._host_counts = counts.of(self.component)
         self._host_told: list[float | None] = [None] * len(baseline.HOST_GAUGES)
+        self._host_told_s = [-math.inf] * len(baseline.HOST_GAUGES)
         self._full_at_s = -math.inf
         self._pauses: dict[tuple[ComponentId, str], _Paused] = {}  # of every port that ever was
         self._paused_now = False
@@ -180,11 +183,11 @@ class HostReadings:
         for key, paused in self._pauses.items() if grown or full or self._paused_now else ():
             counter = grown.get(key)
             share = min(1.0, counter.delta / (counter.interval_s * 1e6)) if counter is not None else 0.0
-            if full or abs(share - paused.told) > noise:
-                paused.told = share = round(share, 4)
+            if abs(share - paused.told) > noise or moment.now_s - paused.told_s >= FULL_EVERY_S:
+                paused.told, paused.told_s = round(share, 4), moment.now_s
                 found.append(
                     Gauge(
-                        component=key[0], name="pause_share", observed_at=moment.at, value=share, attrs=paused.attrs
+                        component=key[0], name="pause_share", observed_at=moment.at, value=paused.told, attrs=paused.attrs
                     )
                 )  # fmt: skip
         self._paused_now = bool(grown)
@@ -306,12 +309,12 @@ class HostReadings:
                 )  # fmt: skip
 
     def _boards(self, nvml: Batch, moment: Moment, full: bool) -> None:
-        at, table, stride, grain_at = moment.at, self._table, self._stride, self._at
+        at, now_s, table, stride, grain_at = moment.at, moment.now_s, self._table, self._stride, self._at
         busy = min(1.0, moment.steps / moment.usual_steps) if moment.usual_steps > 0 else 0.0
         warms = 1.0 - math.exp(-moment.interval_s / baseline.HEATS_OVER_S) if not moment.first else 1.0
         noise = _BOARD_NOISE
         for gpu in self._gpus:
-            model, told, component = gpu.model, gpu.told, gpu.component
+            model, told, told_s, component = gpu.model, gpu.told, gpu.told_s, gpu.component
             grain_at = (grain_at + stride) % GRAINS
             grain = table[grain_at]
             if moment.active:
@@ -323,7 +326,8 @@ class HostReadings:
                 gpu.heat += (0.0 - gpu.heat) * warms
             heat = model.cool_c + (model.hot_c - model.cool_c) * gpu.heat + 2.0 * gpu.offset + 0.4 * grain
             for n, value in enumerate((clock, power, heat, heat + 9.0)):
-                if full or abs(value - told[n]) > noise[n]:
+                if abs(value - told[n]) > noise[n] or now_s - told_s[n] >= FULL_EVERY_S:
+                    told_s[n] = now_s
                     value = told[n] = float(round(value, 1 if n == 1 else 0))
                     nvml.append(Gauge(component=component, name=_BOARD_NAMES[n], observed_at=at, value=value))
             if busy > 0 and not moment.first:
@@ -370,7 +374,9 @@ class HostReadings:
         for n, (name, attrs, usual, checkpoint, wavers) in enumerate(baseline.HOST_GAUGES):
             value = (checkpoint if moment.checkpoint else usual) + (wavers * self._grain() if wavers else 0.0)
             before = self._host_told[n]
-            if before is None or full or abs(value - before) > baseline.NOISE.get(name, baseline.SHARE_NOISE):
+            moved = before is None or abs(value - before) > baseline.NOISE.get(name, baseline.SHARE_NOISE)
+            if moved or moment.now_s - self._host_told_s[n] >= FULL_EVERY_S:
+                self._host_told_s[n] = moment.now_s
                 value = self._host_told[n] = round(max(0.0, value), 4)
                 host.append(Gauge(component=component, name=name, observed_at=at, value=value, attrs=attrs))
         if not moment.first:

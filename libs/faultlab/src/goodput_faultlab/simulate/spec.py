@@ -118,6 +118,7 @@ class SimulationSpec:
     exits_after_watchdog: bool = True
     fresh_hosts: bool = False
     switches: bool = False  # whether anybody collects what switches say of their ports
+    probes: bool = False  # whether hosts probe the ways that the job's traffic takes
     scenario: str = ""
 
     def __post_init__(self) -> None:

@@ -145,6 +145,7 @@ class Fault:
     symptoms: tuple[Symptom, ...] = ()
     rises: tuple[Rise, ...] = ()
     levels: tuple[Level, ...] = ()
+    drops: Mapping[ComponentId, float] = field(default_factory=dict)  # share of the packets that a component drops
     blocks: bool = True
     active: bool = field(default=False)
 

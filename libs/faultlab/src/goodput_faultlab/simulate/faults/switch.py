@@ -43,6 +43,7 @@ from goodput_topology.graph import Fabric
 DOWN_WITHIN_S = 0.3  # from the first of its ports to the last, as the hosts see them
 SENT_AGAIN_S = (4.0, 900.0)  # packets a second and flow by severity, where a share of them is lost
 SLOWER_BY = (0.12, 1.6)  # what losses cost a step: each makes a queue pair wait or go back
+DROPPED = (0.004, 0.12)  # share of the packets, by severity
 RETRIES_S = (7.0, 13.0)
 
 
@@ -87,6 +88,7 @@ def _down(flavour: str) -> Maker:
             emissions=left.emissions,
             rises=left.rises,
             levels=left.levels,
+            drops=dict.fromkeys((switch,) if flavour == "dead" else ports, 1.0),
             acts=(Act(0.0, Deed.COLLECTOR_STOPS, name),) if flavour == "dead" else (),
             symptoms=traces.symptoms_of(found, own, fabric),
             cured_by=lambda kind, target: (
@@ -149,7 +151,7 @@ def _bad_port(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Rando
     found += _sent_again(fabric, flows, crossing, spec.severity)
     note = f"{port} receives frames that it cannot decode, {bad_s:.0f} a second"
     own = (port, link, switch)
-    return _slow(spec, "bad_port", fabric, port, own, found, note)
+    return _slow(spec, "bad_port", fabric, port, own, found, note, between(*DROPPED, spec.severity))
 
 
 def _silent(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
@@ -165,7 +167,7 @@ def _silent(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random)
         switch = fabric.switch_of(traces.nic_of(fabric, layout, victim_place(spec, layout, rng).rank)) or switch
     found = _sent_again(fabric, flows, flows.through(switch), spec.severity)
     note = f"{switch} drops packets and counts none of them"
-    return _slow(spec, "silent", fabric, switch, (switch,), found, note)
+    return _slow(spec, "silent", fabric, switch, (switch,), found, note, between(*DROPPED, spec.severity))
 
 
 def _switch_at(fabric: Fabric, end: ComponentId) -> ComponentId | None:
@@ -201,6 +203,7 @@ def _slow(
     own: tuple[ComponentId, ...],
     found: Sequence[traces.Trace],
     note: str,
+    drops: float,
 ) -> Fault:
     left = traces.left(found)
     return Fault(
@@ -213,6 +216,7 @@ def _slow(
         emissions=left.emissions,
         rises=left.rises,
         levels=left.levels,
+        drops={component: drops},
         slowdown=Slowdown(factor=1.0 + between(*SLOWER_BY, spec.severity), phase="optimizer"),
         symptoms=traces.symptoms_of(found, own, fabric),
         cured_by=lambda kind, target: kind in (ActionKind.ISOLATE_LINK, ActionKind.EXCLUDE_NIC) and target in own,
