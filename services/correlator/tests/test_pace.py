@@ -88,10 +88,23 @@ def test_a_late_rank_shows_by_its_own_time_against_its_past() -> None:
         at = START + timedelta(seconds=second)
         slow = second >= 50
         fact = report(400 if not slow else 520, waiting_ms=150 if not slow else 20)
-        own.report(Observed(f"m{second}", "h", "agent", at, at, fact), slow=slow)
+        own.report(Observed(f"m{second}", "h", "agent", at, at, fact), slow=slow, window=second // 10)
     pace = own.pace(0, START + timedelta(seconds=50))
     assert pace is not None
     assert (pace.own_ms, pace.step_ms) == (500, 520)
     assert pace.usual_own_ms is not None
     assert abs(pace.usual_own_ms - 250) < 1
     assert own.pace(0, START + timedelta(hours=1)) is None
+
+
+def test_what_a_rank_did_in_windows_that_turn_out_to_be_slow_is_not_its_usual() -> None:
+    own = Own()
+    for second in range(70):
+        at = START + timedelta(seconds=second)
+        late = second >= 50  # the job is known to be slow twenty seconds later
+        fact = report(400 if not late else 520, waiting_ms=150 if not late else 20, data=10 if not late else 200)
+        own.report(Observed(f"m{second}", "h", "agent", at, at, fact), slow=False, window=second // 10)
+    pace = own.pace(0, START + timedelta(seconds=60))
+    assert pace is not None
+    assert (pace.own_ms, pace.usual_own_ms) == (500, 250)
+    assert pace.usual_phases_ms == {"data": 10}

@@ -18,8 +18,15 @@ CAUSE_SCORE_MIN = 0.6
 GPU_ORDER = (FaultClass.GPU_OFF_BUS, FaultClass.GPU_MEMORY, FaultClass.NVLINK, FaultClass.GPU_DRIVER, FaultClass.PCIE)
 SAME_MOMENT_S = 5.0
 RANK_LEVEL = frozenset(
-    {FaultClass.PROCESS_DEAD, FaultClass.PROCESS_STALL, FaultClass.GPU_DRIVER, FaultClass.COLLECTIVE_DESYNC}
+    {
+        FaultClass.PROCESS_DEAD,
+        FaultClass.PROCESS_STALL,
+        FaultClass.GPU_DRIVER,
+        FaultClass.COLLECTIVE_DESYNC,
+        FaultClass.STRAGGLER,
+    }
 )
+OF_PROCESSES = frozenset({FaultClass.PROCESS_DEAD, FaultClass.PROCESS_STALL, FaultClass.COLLECTIVE_DESYNC})
 NETWORK = frozenset({FaultClass.LINK_FLAP, FaultClass.NIC_HANG, FaultClass.SWITCH_FAULT, FaultClass.PFC_STORM})
 
 
@@ -31,6 +38,8 @@ def follows(effect: Finding, cause: Finding) -> str | None:
         return effect.aftermath
     if cause.fault_class is FaultClass.HOST_DOWN:
         return f"{cause.host} is down with all that it carries" if effect.host == cause.host else None
+    if cause.fault_class is FaultClass.STORAGE_STALL:
+        return _storage_follows(effect, cause)
     if cause.hardware and not _is_rank(cause):
         if _is_rank(effect):
             return _rank_follows(effect, cause)
@@ -57,12 +66,35 @@ def _rank_follows(effect: Finding, cause: Finding) -> str | None:
     return None
 
 
+def _storage_follows(effect: Finding, cause: Finding) -> str | None:
+    """Processes that wait for storage stand still, are late or give up; their hosts look short of it."""
+    mine = bool(effect.ranks) and set(effect.ranks) <= set(cause.ranks)
+    if not mine or effect.hardware or effect.fault_class is FaultClass.STORAGE_STALL:
+        return None
+    if effect.fault_class is FaultClass.PROCESS_DEAD and effect.decisive and effect.score > cause.score:
+        return None
+    return "it waits for storage that does not answer" if effect.fault_class in RANK_LEVEL else None
+
+
+def of_the_application(effect: Finding, application: Finding) -> str | None:
+    """Why a rank needs no blame of its own when it is the application's doing."""
+    if effect.hardware or effect.fault_class not in OF_PROCESSES:
+        return None
+    if application.ranks and set(effect.ranks) <= set(application.ranks):
+        return "other ranks end in the same way: it is the application"
+    if application.ranks and effect.score <= application.score:
+        return "it was left waiting for ranks that the application itself ended"
+    return None
+
+
 def _device_follows(effect: Finding, cause: Finding) -> str | None:
     if any(each.component == effect.component for each in cause.victims):
         return next(each.because for each in cause.victims if each.component == effect.component)
     if effect.host != cause.host or effect.host is None:
         return None
     if effect.component == cause.component:
+        if FaultClass.PCIE in (cause.fault_class, effect.fault_class):
+            return _pcie_follows(effect, cause)
         return "the same device, after its first failure" if _comes_first(cause, effect) else None
     if cause.fault_class is FaultClass.NIC_HANG and effect.fault_class is FaultClass.LINK_FLAP:
         return "a hung adapter drops its link" if set(effect.ranks) <= set(cause.ranks) else None
@@ -71,6 +103,23 @@ def _device_follows(effect: Finding, cause: Finding) -> str | None:
     if gpu_fault and louder and effect.fault_class is FaultClass.NVLINK:
         return f"its NVLink partner {cause.component} failed"
     return None
+
+
+def _pcie_follows(effect: Finding, cause: Finding) -> str | None:
+    """Of one device, whose PCIe link is in trouble as well."""
+    if effect.fault_class is FaultClass.PCIE:
+        if cause.fault_class is FaultClass.GPU_OFF_BUS:
+            return "a GPU that falls off the bus leaves errors on it"
+        if cause.fault_class in (FaultClass.PFC_STORM, FaultClass.STRAGGLER):
+            return None
+        return "the same device, after its first failure" if _comes_first(cause, effect) else None
+    if effect.fault_class is FaultClass.PFC_STORM:
+        return "an adapter that its PCIe link starves tells its switch to stop"
+    if effect.fault_class is FaultClass.STRAGGLER:
+        return "its PCIe link makes it late" if cause.score >= effect.score - 0.05 else None
+    if effect.fault_class is FaultClass.GPU_OFF_BUS:
+        return None
+    return "the same device, after its first failure" if _comes_first(cause, effect) else None
 
 
 def _comes_first(cause: Finding, effect: Finding) -> bool:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from goodput_common.contracts.ids import ComponentId, ComponentKind, InvalidComponentId, host_of, link_ends, parse, rank_of
+from goodput_common.contracts.ids import (
+    ComponentId,
+    ComponentKind,
+    InvalidComponentId,
+    gpu_id,
+    host_of,
+    link_ends,
+    parse,
+    rank_of,
+)
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Probe, State
 from goodput_common.contracts.verdict import Evidence
@@ -135,6 +144,54 @@ def _on_nic(case: Case, nic: ComponentId) -> tuple[int, ...]:
     if nic in known and len(known) > 1:
         return ()  # the fabric knows several and does not say which ranks use this one
     return case.placement.on_host(host)
+
+
+def states(case: Case) -> Mapping[tuple[ComponentId, str], Observed]:
+    """What each component is now, by the topology's name for it and the name of the state: the newest that was told."""
+    found: dict[tuple[ComponentId, str], Observed] | None = case.memo.get("states")
+    if found is None:
+        found = case.memo["states"] = {}
+        for each in case.observed:
+            if isinstance(each.fact, State):
+                found[canonical(case, each.fact.component), each.fact.name] = each
+    return found
+
+
+def gpu_of(case: Case, rank: int) -> ComponentId | None:
+    """The GPU that a rank drives, as far as placement and topology tell."""
+    place = case.placement.ranks.get(rank) if case.placement is not None else None
+    if place is None:
+        return None
+    if place.gpu_uuid:
+        for gpu in case.topology.gpus_of_host(place.host):
+            if case.topology.attr(gpu, "uuid") == place.gpu_uuid:
+                return gpu
+    return canonical(case, gpu_id(place.host, place.device)) if place.device is not None else None
+
+
+def gpus_of_job(case: Case) -> tuple[ComponentId, ...]:
+    """The GPUs that the job's ranks drive, in order of rank."""
+    found: tuple[ComponentId, ...] | None = case.memo.get("gpus_of_job")
+    if found is None:
+        gpus = [gpu_of(case, rank) for rank in case.placement.ranks] if case.placement is not None else []
+        found = case.memo["gpus_of_job"] = tuple(dict.fromkeys(gpu for gpu in gpus if gpu is not None))
+    return found
+
+
+def nics_of_job(case: Case) -> tuple[ComponentId, ...]:
+    """The network adapters that carry the job's traffic, host by host."""
+    found: tuple[ComponentId, ...] | None = case.memo.get("nics_of_job")
+    if found is None:
+        hosts = case.placement.hosts if case.placement is not None else ()
+        nics = [nic for host in hosts for nic in case.topology.nics_of_host(host)]
+        mine = set(gpus_of_job(case))
+        found = case.memo["nics_of_job"] = tuple(
+            nic
+            for nic in nics
+            if case.topology.carries_traffic(nic) is not False
+            and (not (gpus := case.topology.gpus_of_nic(nic)) or mine & set(gpus))
+        )
+    return found
 
 
 def symptoms_of(case: Case, ranks: Iterable[int] | None = None) -> frozenset[Symptom]:

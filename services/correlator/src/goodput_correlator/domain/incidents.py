@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge
-from goodput_common.contracts.verdict import Trouble, Verdict, VerdictState
+from goodput_common.contracts.verdict import FaultClass, Trouble, Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.host_timeline import HostTimeline
@@ -302,7 +302,7 @@ class Incidents:
         if previous is not None and not self._worth_another_look(job, at):
             return None
         diagnosis = decide(self._case(job, at, since, previous))
-        if diagnosis is None or not (diagnosis.culprits or job.reporting(at)):
+        if diagnosis is None or not (_says(diagnosis) or job.reporting(at)):
             return None  # nobody is left to wait: the job was ended
         return self._say(job, previous, diagnosis, stood_s, at)
 
@@ -360,7 +360,7 @@ class Incidents:
                 return None
             verdict = revise(previous, diagnosis, at=at, trouble=Trouble.STALLED)
         else:
-            settle_s = 0.0 if diagnosis.settled else SETTLE_S if diagnosis.culprits else UNDETERMINED_S
+            settle_s = 0.0 if diagnosis.settled else SETTLE_S if _says(diagnosis) else UNDETERMINED_S
             if not diagnosis.decisive and stood_s < max(settle_s, job.stall_after_s(at)):
                 return None
             incident = incident_id(self.name, job.job, job.generation, job.step, job.registered_at or "")
@@ -453,13 +453,18 @@ class Incidents:
         return out
 
 
+def _says(diagnosis: Diagnosis) -> bool:
+    """Whether it is an answer: somebody is named, or it is said that no hardware is at fault."""
+    return diagnosis.fault_class is not FaultClass.UNDETERMINED
+
+
 def _better(previous: Verdict, diagnosis: Diagnosis) -> bool:
     """Whether a later diagnosis may replace what was said: it names the same, or is about as certain. "Nobody" never
     replaces somebody: evidence fades as the job is torn down. Another of the same class, while the first is still suspected,
     has to be clearly more certain."""
-    if not previous.culprits:
+    if previous.fault_class is FaultClass.UNDETERMINED:
         return True
-    if not diagnosis.culprits:
+    if not _says(diagnosis):
         return False
     before, now = {c.component for c in previous.culprits}, {c.component for c in diagnosis.culprits}
     if before == now:

@@ -1,8 +1,8 @@
 """How fast a job goes, and whether that is slower than usual for it.
 
 Steps are looked at in windows of ten seconds or five reports of a rank, whichever is longer. A window's step time is the
-median over what ranks report, so that a checkpoint or an evaluation, which lengthens one step in many, does not make it slow.
-What is usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new usual.
+median over what ranks report, so that a checkpoint or an evaluation, which lengthens one step in many, does not make it
+slow. What is usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new usual.
 
 In synchronous training every rank has the same step time. Who is *late* shows in what a rank does itself: its own time, the
 step without what it waited for others, against its own past and against the others.
@@ -32,7 +32,8 @@ SLOW_WINDOWS = 2  # so many in a row make the job slow,
 SLOW_AT_ONCE = 1.5  # or one as slow as this
 NEW_USUAL_WINDOWS = 180
 RECENT_REPORTS = 6  # of a rank
-OWN_SMOOTHING = 0.1
+OWN_SMOOTHING = 0.1  # of a report
+LEARNED_AFTER_WINDOWS = 3  # a slow window is known for one so many windows later, and teaches nothing then
 PHASES_MAX = 24  # of a rank, whose usual length is kept
 
 
@@ -76,7 +77,8 @@ class JobPace:
 
     _usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_WINDOWS_MAX))
     _slow: deque[float] = field(default_factory=lambda: deque(maxlen=NEW_USUAL_WINDOWS))
-    _fine: int = 0  # windows in a row that were not slow
+    windows: int = 0  # that have ended
+    _fine: int = 0  # of them, in a row, that were not slow
     _slow_since: datetime | None = None
     _began: datetime | None = None
     _reports: int = 0  # of the first rank that is listened to
@@ -116,6 +118,7 @@ class JobPace:
         return self._fine
 
     def _close(self, step_ms: float, began: datetime) -> None:
+        self.windows += 1
         usual_ms = self.usual_ms
         if not usual_ms or step_ms < SLOW_FACTOR * usual_ms:
             self._usual.append(step_ms)
@@ -143,29 +146,61 @@ def own_ms(fact: RankProgress) -> float | None:
 
 
 @dataclass(slots=True)
+class _Window:
+    """What a rank said in one window, summed."""
+
+    number: int
+    reports: int = 0
+    own: int = 0  # of them with an own time
+    own_ms: float = 0.0
+    phases_ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Own:
-    """One rank's own time: lately, and before the job became slow."""
+    """One rank's own time: lately, and before the job became slow.
+
+    That a window was slow is known only when it and the next have ended: until then what was said in it teaches nothing.
+    """
 
     told: deque[Observed] = field(default_factory=lambda: deque(maxlen=RECENT_REPORTS))
     usual_ms: float | None = None
     usual_phases_ms: dict[str, float] = field(default_factory=dict)
+    _unsure: deque[_Window] = field(default_factory=lambda: deque(maxlen=LEARNED_AFTER_WINDOWS + 1))
 
-    def report(self, seen: Observed, *, slow: bool) -> None:
+    def report(self, seen: Observed, *, slow: bool, window: int) -> None:
+        """`window` is the number of the job's windows that have ended."""
         fact = seen.fact
         if not isinstance(fact, RankProgress) or fact.steps <= 0:
             return
         self.told.append(seen)
+        if slow:
+            self._unsure.clear()
+            return
+        while self._unsure and self._unsure[0].number <= window - LEARNED_AFTER_WINDOWS:
+            self._learn(self._unsure.popleft())
+        if not self._unsure or self._unsure[-1].number != window:
+            self._unsure.append(_Window(window))
+        now = self._unsure[-1]
+        now.reports += 1
         mine_ms = own_ms(fact)
-        if mine_ms is not None and not slow:
-            self.usual_ms = mine_ms if self.usual_ms is None else self.usual_ms + OWN_SMOOTHING * (mine_ms - self.usual_ms)
-        if not slow:
-            self._learn_phases(fact.phases_ms)
+        if mine_ms is not None:
+            now.own += 1
+            now.own_ms += mine_ms
+        for name, spent_ms in fact.phases_ms.items():
+            if name in now.phases_ms or len(now.phases_ms) < PHASES_MAX:
+                now.phases_ms[name] = now.phases_ms.get(name, 0.0) + spent_ms
 
-    def _learn_phases(self, phases_ms: Mapping[str, float]) -> None:
-        for name, spent_ms in phases_ms.items():
+    def _learn(self, window: _Window) -> None:
+        if window.own:
+            mine_ms, weight = window.own_ms / window.own, 1.0 - (1.0 - OWN_SMOOTHING) ** window.own
+            self.usual_ms = mine_ms if self.usual_ms is None else self.usual_ms + weight * (mine_ms - self.usual_ms)
+        weight = 1.0 - (1.0 - OWN_SMOOTHING) ** window.reports
+        for name in sorted(self.usual_phases_ms.keys() | window.phases_ms.keys()):
+            spent_ms = window.phases_ms.get(name, 0.0) / window.reports
             usual_ms = self.usual_phases_ms.get(name)
             if usual_ms is not None:
-                self.usual_phases_ms[name] = usual_ms + OWN_SMOOTHING * (spent_ms - usual_ms)
+                self.usual_phases_ms[name] = usual_ms + weight * (spent_ms - usual_ms)
             elif len(self.usual_phases_ms) < PHASES_MAX:
                 self.usual_phases_ms[name] = spent_ms
 

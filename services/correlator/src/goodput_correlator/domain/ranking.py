@@ -3,7 +3,9 @@
 1. Findings that follow from a better one are set aside, to be listed as explained.
 2. What is left competes. Findings that can hold *together* (two ranks that nobody waits behind, each a root of its own) are
    joint culprits; the others are rivals, and each takes a share of the certainty according to its odds.
-3. Below `NAMED_MIN` nobody is named: the answer is *undetermined*, with the rivals as alternatives.
+3. *No hardware fault* is an answer like the others, without a component: it competes with them, and gives way to hardware
+   that is clearly broken, whatever exceptions that brought about.
+4. Below `NAMED_MIN` nobody is named: the answer is *undetermined*, with the rivals as alternatives.
 
 Confidence is meant as a probability, and is never higher than the evidence of the finding itself supports.
 """
@@ -11,6 +13,7 @@ Confidence is meant as a probability, and is never higher than the evidence of t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind
@@ -18,7 +21,7 @@ from goodput_common.contracts.telemetry import CollectorHeartbeat, EventName, So
 from goodput_common.contracts.verdict import Affected, Alternative, Evidence, Explained, FaultClass
 from goodput_correlator.domain.blame import analysis
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.causal import follows
+from goodput_correlator.domain.causal import CAUSE_SCORE_MIN, follows, of_the_application
 from goodput_correlator.domain.clues import events, first_seen
 from goodput_correlator.domain.diagnosis import ENGINES, SLOW_ENGINES, undetermined
 from goodput_correlator.domain.finding import Diagnosis, Finding
@@ -32,6 +35,7 @@ EVIDENCE_MAX = 24
 EXPLAINED_MAX = 40
 WAITING_MAX = 24
 UNKNOWN_FACTOR = 0.95
+BROKEN_FACTOR = 0.5  # what is left of "it is the application" beside hardware that is broken
 
 
 def decide(case: Case) -> Diagnosis | None:
@@ -60,6 +64,15 @@ def decide_each(case: Case) -> list[Diagnosis]:
 def weigh(case: Case, findings: list[Finding]) -> Diagnosis:
     standing, consequences = _standing_alone(findings)
     ranked = sorted((f for f in standing if f.component is not None), key=_rank)
+    application = _application(findings, ranked)
+    if application is not None:
+        aside = [(f, application, because) for f in ranked if (because := of_the_application(f, application))]
+        explained = {id(f) for f, _, _ in aside}
+        ranked = [f for f in ranked if id(f) not in explained]
+        consequences += aside
+        confidence = _share(application, ranked)
+        if confidence >= NAMED_MIN and (not ranked or application.score >= ranked[0].score):
+            return _diagnosis(case, [application], ranked, consequences, confidence)
     if not ranked:
         return _nobody(case, findings, [])
     best = ranked[0]
@@ -68,7 +81,7 @@ def weigh(case: Case, findings: list[Finding]) -> Diagnosis:
         if finding.score >= max(JOINT_MIN, best.score - JOINT_GAP) and all(_together(finding, other) for other in joint):
             joint.append(finding)
     rivals = [f for f in ranked if f not in joint and not set(f.ranks) & set(best.ranks)]
-    confidence = _share(best, rivals)
+    confidence = _share(best, [*rivals, application] if application is not None else rivals)
     unknown = _unknown(case, best)
     if unknown and not best.hardware:
         confidence *= UNKNOWN_FACTOR
@@ -76,6 +89,15 @@ def weigh(case: Case, findings: list[Finding]) -> Diagnosis:
         return _nobody(case, findings, ranked)
     others = [f for f in ranked if f not in joint]
     return _diagnosis(case, joint, others, consequences, confidence)
+
+
+def _application(findings: Iterable[Finding], standing: Iterable[Finding]) -> Finding | None:
+    """The best reason to say that no hardware is at fault; half as likely beside hardware that is broken."""
+    found = [f for f in findings if f.fault_class is FaultClass.NO_HARDWARE_FAULT]
+    best = max(found, key=lambda f: (f.score, f.because), default=None)
+    if best is not None and any(f.hardware and f.score >= CAUSE_SCORE_MIN for f in standing):
+        best = replace(best, score=best.score * BROKEN_FACTOR, decisive=False, settled=False)
+    return best
 
 
 def _rank(finding: Finding) -> tuple[float, bool, tuple[int, ...], str]:
@@ -123,7 +145,7 @@ def _share(best: Finding, rivals: Iterable[Finding]) -> float:
 
 
 def _nobody(case: Case, findings: list[Finding], ranked: list[Finding]) -> Diagnosis:
-    honest = next((f for f in findings if f.component is None), None)
+    honest = next((f for f in findings if f.fault_class is FaultClass.UNDETERMINED), None)
     evidence: list[Evidence] = list(honest.evidence) if honest else []
     for finding in ranked[:3]:
         evidence += finding.evidence[:3]
@@ -173,7 +195,7 @@ def _diagnosis(
     assert best.action is not None
     return Diagnosis(
         fault_class=best.fault_class,
-        culprits=tuple(finding.culprit for finding in joint),
+        culprits=tuple(finding.culprit for finding in joint if finding.component is not None),
         confidence=round(confidence, 3),
         alternatives=tuple(shown.values())[:ALTERNATIVES_MAX],
         evidence=_unique(evidence),

@@ -231,7 +231,7 @@ class JobTimeline:
     def _paced(self, track: RankTrack, seen: Observed, fact: RankProgress) -> None:
         if track.learned > WARM_UP_STEPS or not self.learning:
             self.pace.report(fact, seen.received_at, self.world_size)
-            track.own.report(seen, slow=self.pace.slow is not None)
+            track.own.report(seen, slow=self.pace.slow is not None, window=self.pace.windows)
 
     def paces(self, since: datetime) -> dict[int, RankPace]:
         """Of each rank that has finished steps since then."""

@@ -14,10 +14,14 @@ from goodput_correlator.domain.diagnosis import (
     link_errors,
     link_flap,
     nic_hang,
+    no_hardware_fault,
     nvlink,
+    pcie,
     pfc_storm,
     process_dead,
     process_stall,
+    storage_stall,
+    straggler,
     switch_fault,
     undetermined,
 )
@@ -30,15 +34,18 @@ ENGINES: tuple[Engine, ...] = (
     gpu_memory.diagnose,
     nvlink.diagnose,
     gpu_driver.diagnose,
+    pcie.diagnose,
     nic_hang.diagnose,
     switch_fault.diagnose,
     link_flap.diagnose,
     link_errors.diagnose,
     pfc_storm.diagnose,
     host_down.diagnose,
+    storage_stall.diagnose,
     process_dead.diagnose,
     collective_desync.diagnose,
     process_stall.diagnose,
+    no_hardware_fault.diagnose,
     undetermined.diagnose,
 )
 
@@ -46,5 +53,8 @@ SLOW_ENGINES: tuple[Engine, ...] = (
     pfc_storm.diagnose,
     switch_fault.diagnose,
     link_errors.diagnose,
+    straggler.diagnose,
+    pcie.diagnose,
+    storage_stall.diagnose,
 )
 """What can make steps slow without stopping them."""
