@@ -9,6 +9,7 @@ what is lost between it and others is laid on it, not on the network.
 from __future__ import annotations
 
 import enum
+import functools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ SLOW_US_P50_MIN = 1_000.0  # a kernel that answers at once takes some tens of mi
 SLOW_US_P99_MIN = 20_000.0
 NETWORK_FACTOR = 5.0
 NETWORK_US_MIN = 200.0
+NICS_REMEMBERED = 100_000
 
 
 class Role(enum.StrEnum):
@@ -41,6 +43,7 @@ class SlowEnd:
     flows: int
 
 
+@functools.lru_cache(maxsize=NICS_REMEMBERED)
 def host_behind(nic: ComponentId) -> ComponentId | None:
     try:
         name = host_of(nic)

@@ -64,34 +64,35 @@ class Ways:
 
     def __init__(self, topology: Fabric) -> None:
         self._topology = topology
-        self._known: dict[tuple[ComponentId, ...], Crossed] = {}
+        self._ends: dict[ComponentId, tuple[ComponentId, Crossed]] = {}
         self._suspects: dict[ComponentId, tuple[ComponentId, bool] | None] = {}
         self._directions: dict[tuple[ComponentId, ComponentId], str | None] = {}
         self._between: dict[tuple[ComponentId, ComponentId], Crossed] = {}
 
     def of(self, flow: Flow) -> Crossed:
         """The components of a round trip."""
-        prober, target = self._topology.canonical(flow.prober), self._topology.canonical(flow.target)
-        out = self._told((prober, *flow.path, target)) if flow.path else self._possible(prober, target)
-        back = self._told((target, *flow.answer_path, prober)) if flow.answer_path else self._possible(target, prober)
-        crossed = dict(out)
+        prober, own = self._end(flow.prober)
+        target, others = self._end(flow.target)
+        crossed = self._told((*flow.path, target)) if flow.path else dict(self._possible(prober, target))
+        back = self._told((*flow.answer_path, prober)) if flow.answer_path else self._possible(target, prober)
         for each, share in back.items():
             before = crossed.get(each)
             crossed[each] = share if before is None else 1 - (1 - before) * (1 - share)
-        for nic in (prober, target):
-            end: ComponentId | None
-            for end in (nic, self._topology.link_of(nic), host_behind(nic)):
-                if end is not None:
-                    crossed[end] = 1.0
+        crossed.update(own)
+        crossed.update(others)
         return crossed
 
-    def _told(self, path: tuple[ComponentId, ...]) -> Crossed:
-        found = self._known.get(path)
+    def _end(self, told: ComponentId) -> tuple[ComponentId, Crossed]:
+        """An adapter by the fabric's name, and what all its flows cross: itself, its cable, its host."""
+        found = self._ends.get(told)
         if found is None:
-            if len(self._known) >= CACHE_MAX:
-                self._known.clear()
-            found = self._known[path] = dict.fromkeys(self._walk(path[: PATH_MAX + 2]), 1.0)
+            nic = self._topology.canonical(told)
+            own = (nic, self._topology.link_of(nic), host_behind(nic))
+            found = self._ends[told] = (nic, {each: 1.0 for each in own if each is not None})
         return found
+
+    def _told(self, path: tuple[ComponentId, ...]) -> Crossed:
+        return dict.fromkeys(self._walk(path[: PATH_MAX + 1]), 1.0)
 
     def _possible(self, a: ComponentId, b: ComponentId) -> Crossed:
         """What lies between two adapters, with shares. It is the same for all adapters of the same two leaves."""
@@ -119,19 +120,23 @@ class Ways:
 
     def _walk(self, path: Sequence[ComponentId]) -> Iterable[str]:
         """The suspects on one way, ports as their links, links between switches in their direction besides."""
-        for at, each in enumerate(path):
-            if each not in self._suspects:
-                self._suspects[each] = self._suspect(each)
-            if (suspect := self._suspects[each]) is None:
+        known, directions = self._suspects, self._directions
+        link: ComponentId | None = None  # the step before, where that was one
+        for each in path:
+            if link is not None:
+                if (link, each) not in directions:
+                    directions[link, each] = self._into(link, each)
+                if (into := directions[link, each]) is not None:
+                    yield into
+                link = None
+            if each not in known:
+                known[each] = self._suspect(each)
+            if (suspect := known[each]) is None:
                 continue
             component, is_link = suspect
             yield component
-            if is_link and at + 1 < len(path):
-                step = (component, path[at + 1])
-                if step not in self._directions:
-                    self._directions[step] = self._into(*step)
-                if (into := self._directions[step]) is not None:
-                    yield into
+            if is_link:
+                link = component
 
     def _suspect(self, each: ComponentId) -> tuple[ComponentId, bool] | None:
         """What a step of a way stands for, and whether it is a link itself; None for what is no part of a network."""
