@@ -377,6 +377,14 @@ async def test_a_bug_in_one_source_takes_nobody_down() -> None:
         assert running.tasks.crash is None
 
 
+async def test_a_bug_that_stays_is_logged_once_and_again_after_it_had_gone(caplog: pytest.LogCaptureFixture) -> None:
+    script = Script(Source.RDMA, *[ZeroDivisionError("bug")] * 9, Reading(samples=[state()]), *[ZeroDivisionError("bug")] * 9)
+    async with Running(script):
+        await until(lambda: script.opened >= 19, "all tries")
+    told = [each for each in caplog.records if "source failed" in str(each.msg)]
+    assert len(told) == 2
+
+
 async def test_trouble_with_a_part_is_told_while_the_source_is_fine() -> None:
     running = Running(Script(Source.RDMA, *[Reading(trouble="cannot read mlx5_1/1")] * 5000))
     async with running:

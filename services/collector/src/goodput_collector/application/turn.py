@@ -50,6 +50,7 @@ class Turn:
         self._backoff_s = BACKOFF_FIRST_S
         self._undelivered: Reading | None = None
         self._attempts = 0
+        self._bug = ""
 
     @property
     def wake_fd(self) -> int | None:
@@ -75,7 +76,7 @@ class Turn:
         except Exception as error:  # noqa: BLE001 - one source's bug must not take the others down
             self._failed(error)
             return None
-        self._backoff_s = BACKOFF_FIRST_S
+        self._backoff_s, self._bug = BACKOFF_FIRST_S, ""
         self._say(SourceStatus.OK, reading.trouble)
         return reading
 
@@ -127,8 +128,11 @@ class Turn:
             case OSError():
                 self._say(SourceStatus.UNKNOWN, f"{error.strerror or error}: {error.filename or self.name}")
             case _:
-                self._say(SourceStatus.UNKNOWN, f"{type(error).__name__}: {error}")
-                _log.error("source failed", source=self.name, exc_info=error)
+                reason = f"{type(error).__name__}: {error}"
+                self._say(SourceStatus.UNKNOWN, reason)
+                if reason != self._bug:  # its traceback once, not at each try
+                    _log.error("source failed", source=self.name, exc_info=error)
+                self._bug = reason
         self.close()
         self._try_again_after(self._backoff_s)
         self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
