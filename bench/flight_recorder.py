@@ -254,8 +254,8 @@ class Cost:
 
 
 def measure(command: list[str], *, limit_s: float, limit_gib: float) -> Cost:
-    """Runs a command to its end or to a limit (of CPU time: another load on the machine does not count against it); memory is
-    the sum over its processes."""
+    """Runs a command to its end or to a limit (of CPU time: another load on the machine does not count); memory is the sum
+    over its processes."""
     with tempfile.TemporaryFile("w+") as output:
         began = time.monotonic()
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

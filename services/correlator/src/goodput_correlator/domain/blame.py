@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from goodput_common.contracts.verdict import Evidence
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.collectives import Blame, Root, RootKind, find_roots
+from goodput_correlator.domain.collectives import Blame, find_roots
+from goodput_correlator.domain.roots import Root, RootKind
 from goodput_correlator.domain.standing import OpKey, Standing, Standings, standings
 
 
@@ -53,6 +54,21 @@ def agreement(case: Case, ranks: Iterable[int], *, network: bool) -> tuple[float
     if any(mine & set(each.ranks) for each in blame.inside):
         return 1.02, "its ranks are inside a collective that everybody has joined and that does not end", ()
     return 1.0, "", ()
+
+
+def code_lines(case: Case, root: Root) -> str:
+    """Where in the user's code it happened, as far as the dumps have stacks: what the rank called last, and where those wait
+    whom it holds up."""
+    all_of = analysis(case).standings
+    own = all_of.known.get(root.rank)
+    words = [f"its last call was {own.last_call}"] if own is not None and own.last_call else []
+    for other in root.waiting:
+        standing = all_of.known.get(other)
+        opened = standing.opened(root.key) if standing is not None else None
+        if opened is not None and opened.frames:
+            words.append(f"rank {other} waits for it at {opened.frames[0]}")
+            break
+    return "; ".join(words)
 
 
 def cite_root(case: Case, root: Root) -> list[Evidence]:

@@ -9,7 +9,8 @@ Four kinds of root:
 * *not joined*: it is asked to join an operation, has not, and waits for nobody itself (stuck outside of collectives);
 * *behind*: an operation that nobody can finish without it was finished by others, not by it. Its own device, or the thread
   that watches the device, has stopped. This holds whatever else it may be waiting for;
-* *mismatch*: it joined with another operation or size than the rest of the group;
+* *mismatch*: it is out of step with the rest of the group: another operation or size, a call left out, another order
+  (`desync` compares);
 * *absent*: it says nothing at all. It is to blame alone where others wait and nobody else can be the reason; where it would
   be stuck behind a known root anyway, its silence is half a reason.
 
@@ -19,48 +20,18 @@ which of them (or what lies between them) is at fault: that group is *held insid
 
 from __future__ import annotations
 
-import enum
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from goodput_correlator.domain.desync import crossed, mismatched, shifted
+from goodput_correlator.domain.roots import Inside, Root, RootKind
 from goodput_correlator.domain.standing import OpKey, Standing, Standings
 from goodput_correlator.domain.waits import Question, WaitGraph, ask_all
 
+__all__ = ["Blame", "Inside", "Root", "RootKind", "find_roots"]
+
 ONE_BEHIND_LIVE = 0.65  # a single rank that alone has not finished the last operation: its device, or the path to it
 ONE_BEHIND_UNTIMED = 0.4  # where no device's start is known (gloo has none) its data may as well be lost on the way
-
-
-class RootKind(enum.StrEnum):
-    NOT_JOINED = "not_joined"
-    BEHIND = "behind"
-    MISMATCH = "mismatch"
-    ABSENT = "absent"
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """`key` is the operation that shows it, `waiting` the ranks held up directly there, `lag` how many finished operations
-    it has missed, `certainty` how well the recorder supports it, 0..1."""
-
-    rank: int
-    kind: RootKind
-    certainty: float
-    key: OpKey
-    op: str
-    waiting: tuple[int, ...]
-    lag: int = 0
-    frames: tuple[str, ...] = ()
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """All of `ranks` are inside `key` and nobody is missing."""
-
-    key: OpKey
-    op: str
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +43,32 @@ class Blame:
     waits_for: Mapping[int, tuple[int, OpKey, bool]]  # (whom, in which operation, whether that is a root itself)
     stuck: frozenset[int]
     graph: WaitGraph = field(compare=False, repr=False)
-    unexplained: frozenset[int] = frozenset()
+    unexplained: frozenset[int] = frozenset()  # stuck, and nothing shows behind whom
+
+    @property
+    def innermost(self) -> tuple[Inside, ...]:
+        """The smallest groups that are held inside: what is wrong lies with a member or between members of these, and the
+        recorder cannot say more. Everybody counts alike there; hardware evidence has to decide."""
+        least = min((len(each.ranks) for each in self.inside), default=0)
+        return tuple(each for each in self.inside if len(each.ranks) == least)
+
+    @property
+    def left_to_hardware(self) -> frozenset[int]:
+        """The ranks among which hardware evidence has to decide: those of the innermost groups, where no rank is named."""
+        if any(root.certainty > 0.5 for root in self.roots):
+            return frozenset()
+        return frozenset(rank for each in self.innermost for rank in each.ranks)
 
 
 def find_roots(all_of: Standings) -> Blame:
     """Deterministic in its input; about linear in the sum of the sizes of the groups with open operations."""
     questions = ask_all(all_of)
     behind = _behind(all_of, questions)
-    mismatched = _mismatched(all_of, questions)
-    graph = WaitGraph(all_of, questions, behind.keys() | mismatched.keys())
-    roots: dict[int, Root] = {**_not_joined(all_of, questions, graph, {**mismatched, **behind}), **mismatched, **behind}
+    open_groups = sorted({key.group for key in questions if not key.p2p})
+    odd = {**shifted(all_of, open_groups), **mismatched(all_of, questions)}
+    certain = {**behind, **odd}
+    graph = WaitGraph(all_of, questions, certain.keys())
+    roots: dict[int, Root] = {**_not_joined(all_of, questions, graph, certain), **certain}
     absent = _absent(all_of, graph, roots)
     sources = roots.keys() | absent.keys()
     inside = _inside(all_of, questions, sources)
@@ -90,6 +77,10 @@ def find_roots(all_of: Standings) -> Blame:
     waits_for = graph.follow(sources)
     stuck = frozenset(rank for rank, each in all_of.known.items() if each.pending)
     unexplained = frozenset(rank for rank in stuck if rank not in waits_for and rank not in sources)
+    if unexplained and (circle := crossed(all_of, questions, unexplained)):
+        roots |= circle
+        waits_for = graph.follow(sources | circle.keys())
+        unexplained = unexplained - waits_for.keys() - circle.keys()
     found = sorted({**absent, **roots}.values(), key=lambda root: (-root.certainty, root.rank))
     return Blame(tuple(found), inside, waits_for, stuck, graph, unexplained)
 
@@ -139,44 +130,6 @@ def _not_started(all_of: Standings, question: Question, found: dict[int, Root]) 
             rank,
             Root(rank, RootKind.BEHIND, 0.85, question.key, question.op, tuple(question.running), lag=1, detail=detail),
         )
-
-
-def _mismatched(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[int, Root]:
-    """Ranks that brought another operation or size to the same place in the sequence than most of the group."""
-    found: dict[int, Root] = {}
-    for key, question in questions.items():
-        if key.p2p or len(question.inside) < 2:
-            continue
-        brought: dict[int, tuple[object, ...]] = {}
-        for rank in question.inside:
-            mine = all_of.known[rank].opened(key)
-            if mine is not None and mine.signature is not None:
-                brought[rank] = mine.signature
-        counts = Counter(brought.values())
-        if len(counts) < 2:
-            continue
-        (usual, most), (_, next_most) = counts.most_common(2)
-        for rank, signature in brought.items():
-            if most > next_most and signature == usual:
-                continue
-            mine = all_of.known[rank].opened(key)
-            odd = _words(signature)
-            found[rank] = Root(
-                rank,
-                RootKind.MISMATCH,
-                0.9 if most > next_most and most >= 2 else 0.5,
-                key,
-                question.op,
-                tuple(other for other in question.inside if other != rank),
-                frames=mine.frames if mine else (),
-                detail=f"it brought {odd}, {most} others {_words(usual)}",
-            )
-    return found
-
-
-def _words(signature: tuple[object, ...]) -> str:
-    op, *rest = signature
-    return f"{op} of {rest[0]}" if rest else str(op)
 
 
 def _not_joined(
@@ -247,7 +200,7 @@ def _absent(all_of: Standings, graph: WaitGraph, roots: Mapping[int, Root]) -> d
             certainty = 0.4 if question.key.p2p else 0.5
         else:
             certainty = 0.85 if len(rivals) == 1 else max(0.3, 0.85 / len(rivals))
-        found[rank] = _absence(rank, certainty, question)
+        found[rank] = _absence(rank, certainty, question, stale=rank in all_of.stale)
     return found
 
 
@@ -256,7 +209,7 @@ def _neighbours(all_of: Standings, rank: int) -> set[int]:
     return {other for members in all_of.members.values() if rank in members for other in members} - {rank}
 
 
-def _absence(rank: int, certainty: float, question: Question) -> Root:
+def _absence(rank: int, certainty: float, question: Question, *, stale: bool) -> Root:
     return Root(
         rank,
         RootKind.ABSENT,
@@ -264,7 +217,7 @@ def _absence(rank: int, certainty: float, question: Question) -> Root:
         question.key,
         question.op,
         tuple(other for other in question.inside if other != rank),
-        detail="says nothing of where it stands",
+        detail="has only an older dump, of before the others came here" if stale else "says nothing of where it stands",
     )
 
 

@@ -90,6 +90,7 @@ class Standing:
     open_count: int = 0
     ordered: bool = True  # whether `order` is known across groups
     last_issued_at: datetime | None = None
+    last_call: str = ""  # what it issued last: "all_reduce at train.py:41 in step", where the dump has stacks
 
     def opened(self, key: OpKey) -> Pending | None:
         return next((each for each in self.pending if each.key == key), None)
@@ -104,6 +105,7 @@ class Standings:
     names: Mapping[str, str]  # group -> what a person calls it
     known: Mapping[int, Standing] = field(default_factory=dict)
     history: Mapping[int, FlightRecorderDump] = field(default_factory=dict)
+    stale: frozenset[int] = frozenset()  # ranks whose dump was taken before the others had come to where they stand
     live: bool = False  # of a job that stands still now; dumps that are read later were taken once all had given up
 
     @property
@@ -136,7 +138,34 @@ def standings(case: Case) -> Standings:
     _infer_members(usable.values(), members, world)
     known = {rank: _standing(rank, seen, members) for rank, seen in sorted(usable.items())}
     history = {rank: seen.fact for rank, seen in usable.items() if isinstance(seen.fact, FlightRecorderDump)}
-    return Standings(world, members, names, known, history, live=not case.offline and case.stalled_since is not None)
+    stale = _stale(known, members, history) if case.offline else frozenset()
+    for rank in stale:
+        del known[rank], history[rank]
+    live = not case.offline and case.stalled_since is not None
+    return Standings(world, members, names, known, history, stale=stale, live=live)
+
+
+def _stale(
+    known: Mapping[int, Standing], members: Mapping[str, tuple[int, ...]], history: Mapping[int, FlightRecorderDump]
+) -> frozenset[int]:
+    """Ranks whose dump cannot be of the same moment: two others at least have finished operations that need it, more than
+    one beyond what it had joined. One is not enough: gloo also calls finished what it has given up waiting for."""
+    finished: dict[str, dict[int, int]] = {}
+    for rank, dump in history.items():
+        for each in dump.collectives:
+            if each.state is CollectiveState.COMPLETED and not each.p2p and each.op in SYNCHRONISING:
+                mine = finished.setdefault(each.group, {})
+                mine[rank] = max(each.seq, mine.get(rank, -1))
+    found = set()
+    for group, newest in finished.items():
+        ahead = sorted(newest.values())[-2:]
+        if len(ahead) < 2:
+            continue
+        for rank in members.get(group, ()):
+            standing = known.get(rank)
+            if standing is not None and group in standing.joined and 0 <= standing.joined[group] + 2 <= ahead[0]:
+                found.add(rank)
+    return frozenset(found) if len(found) * 2 < len(known) else frozenset()
 
 
 def _usable_dump(case: Case, seen: Observed) -> bool:
@@ -234,11 +263,13 @@ def _from_dump(rank: int, seen: Observed, dump: FlightRecorderDump) -> Standing:
         lane = key if key.p2p else key.group
         if lane not in lanes:
             started = each.state is CollectiveState.STARTED if timed else None
-            lanes[lane] = Pending(key, each.op, order, _signature(each), each.created_at, each.frames, started)
+            lanes[lane] = Pending(key, each.op, order, signature_of(each), each.created_at, each.frames, started)
     for lane, first in lanes.items():
         if isinstance(lane, str):
             finished[lane] = min(finished.get(lane, first.key.seq - 1), first.key.seq - 1)
-    return Standing(rank, seen, joined, finished, tuple(lanes.values()), open_count, True, last_issued_at)
+    last = dump.collectives[-1] if dump.collectives else None
+    call = f"{last.op} at {last.frames[0]}" if last is not None and last.frames else ""
+    return Standing(rank, seen, joined, finished, tuple(lanes.values()), open_count, True, last_issued_at, call)
 
 
 def _from_progress(rank: int, seen: Observed, report: RankProgress) -> Standing:
@@ -267,10 +298,10 @@ def _key(rank: int, each: Collective) -> OpKey | None:
     return OpKey(each.group, 0, each.peer, rank)
 
 
-def _signature(each: Collective) -> tuple[object, ...] | None:
+def signature_of(each: Collective) -> tuple[object, ...] | None:
     """What must agree between the members of one collective; None where nothing must."""
     if each.p2p:
         return None
-    if each.op in RAGGED:
+    if each.op in RAGGED or len(set(each.output_sizes)) > 1 or len(set(each.input_sizes)) > 1:
         return (each.op,)
     return (each.op, each.input_sizes, each.dtypes)

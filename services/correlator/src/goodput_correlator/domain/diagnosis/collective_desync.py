@@ -1,7 +1,9 @@
 """Ranks that no longer agree on what comes next: one left a collective out, or brought another operation or size.
 
 It is a fault of the program. The odd rank shows itself by what it joined with (another operation at the same place in the
-sequence), or by having gone further in its program with fewer collectives than the others.
+sequence, a call left out or made twice, another order: `desync` compares the dumps), or by having gone on in its program
+with fewer collectives than the others. Where the dumps have stacks the finding names the line of user code, and that of the
+others. Of two ranks that merely differ both are suspects, and neither is called the culprit.
 
 Fewer collectives alone show nothing. A slow network ends a collective for some members before others, and who is still
 inside what the others have finished is late, not out of step: they could not have finished without it. Out of step is who
@@ -18,14 +20,23 @@ from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.blame import analysis, cite_root
 from goodput_correlator.domain.case import Case
 from goodput_correlator.domain.clues import cite, symptoms_of
-from goodput_correlator.domain.collectives import Root, RootKind
 from goodput_correlator.domain.deaths import deaths, gone_by_themselves
 from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.roots import Odd, Root, RootKind
 from goodput_correlator.domain.standing import OpKey
 
 ENGINE = "collective_desync"
 STAYS_S = 1.5  # the counts of a rank that is out of step are the same over two reports at least
 ODD_MAX = 16
+_WORDS = {
+    None: "called something else than its group",
+    Odd.TYPE: "called another operation than its group",
+    Odd.SHAPE: "called with another shape than its group",
+    Odd.DTYPE: "called with another type of data than its group",
+    Odd.ORDER: "called in another order than its group, or left a call out",
+    Odd.MISSING: "left a call out",
+    Odd.EXTRA: "made a call too many",
+}
 UNSURE = 0.6  # it moved a moment ago, or it is one of several that differ
 
 
@@ -42,7 +53,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
 
 def _finding(case: Case, root: Root) -> Finding:
     where = f" at {root.frames[0]}" if root.frames else ""
-    return _make(case, root, f"rank {root.rank} called something else than its group{where}: {root.detail}")
+    theirs = f"; the others called at {root.theirs[0]}" if root.theirs and root.theirs[:1] != root.frames[:1] else ""
+    return _make(case, root, f"rank {root.rank} {_WORDS[root.odd]}{where}: {root.detail}{theirs}")
 
 
 def _skipped(case: Case, root: Root) -> Finding:
@@ -121,6 +133,7 @@ def _ahead_with_less(case: Case) -> list[Root]:
                 others,
                 frames=pending[0].frames if pending else (),
                 detail=detail,
+                odd=Odd.MISSING,
             )
     return list(found.values())
 

@@ -8,6 +8,8 @@ Whoever went silent late, or spoke on when steps already stood still, is left ou
 certainty, and not at once. Where they are just the ranks of one host, that is no accident: then the host is named, for
 whatever holds all its processes - unless nothing on it speaks, which is `host_down`'s.
 
+Where the dumps have stacks it also says what the rank called last, and on which line the others wait for it.
+
 A device that falls *several* operations behind its peers has executed them (its peers could not have finished otherwise) and
 can no longer say so: that is the GPU or its driver, not the process, and is called so.
 """
@@ -18,12 +20,12 @@ from goodput_common.contracts.ids import host_id
 from goodput_common.contracts.job import StallSuspected
 from goodput_common.contracts.telemetry import EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, Evidence, FaultClass
-from goodput_correlator.domain.blame import analysis, cite_root
+from goodput_correlator.domain.blame import analysis, cite_root, code_lines
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, symptoms_of
-from goodput_correlator.domain.collectives import Root, RootKind
 from goodput_correlator.domain.deaths import deaths, gone_by_themselves, of_another_life, rank_of_event
 from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.roots import Root, RootKind
 from goodput_correlator.domain.silence import (
     SEVERAL_S,
     STOPPED_STATES,
@@ -126,6 +128,8 @@ def _finding(case: Case, rank: int, root: Root | None, stopped: Observed | None,
         evidence += cite_root(case, root)
         if not (stopped or rank in silent):
             how = root.detail
+        if lines := code_lines(case, root):
+            how = f"{how}; {lines}"
     evidence += _own_words(case, rank)
     device = root is not None and root.kind is RootKind.BEHIND and root.lag >= 2 and not (stopped or rank in silent)
     return Finding(
@@ -195,4 +199,6 @@ def _own_words(case: Case, rank: int) -> list[Evidence]:
     if said is None or not isinstance(said.fact, StallSuspected):
         return []
     where = said.fact.in_collective or said.fact.phase
-    return [cite(said, f"it says itself where it stands{': ' + where if where else ''}", 0.2, case.rank_component(rank))]
+    line = f", at {said.fact.frames[0]}" if said.fact.frames else ""
+    words = f"it says itself where it stands{': ' + where if where else ''}{line}"
+    return [cite(said, words, 0.2, case.rank_component(rank))]
