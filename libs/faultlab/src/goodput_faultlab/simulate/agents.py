@@ -50,6 +50,9 @@ class Agents:
         self._reports: dict[int, int] = {}
         self._step_reported: dict[int, int] = {}
         self._lost: frozenset[int] | None = None
+        self._subjects: dict[str, str] = {}
+        self._names: dict[int, tuple[Place, str, str]] = {}  # of a process: in ids, and as a source
+        self._counted: dict[int, tuple[tuple[int, int], tuple[GroupProgress, ...]]] = {}
 
     @property
     def suspect_s(self) -> float:
@@ -221,8 +224,14 @@ class Agents:
         return True
 
     def _groups(self, rank: int) -> tuple[GroupProgress, ...]:
+        """While a stall lasts nobody gets any further, and each says the same again and again."""
         training = self._training
-        return counts(training.layout, rank, training.steps_done, training.position(rank), self._skipped(rank))
+        standing, known = (training.generation, training.epoch), self._counted.get(rank)
+        if known is not None and known[0] == standing and training.stalled:
+            return known[1]
+        found = counts(training.layout, rank, training.steps_done, training.position(rank), self._skipped(rank))
+        self._counted[rank] = (standing, found)
+        return found
 
     def _skipped(self, rank: int) -> int | None:
         fault = self._training.fault_of(rank)
@@ -259,12 +268,18 @@ class Agents:
 
     def _put(self, place: Place, event: str, struct: msgspec.Struct) -> None:
         number = self._sent[place.rank] = self._sent.get(place.rank, 0) + 1
-        name, job = self._spec.fabric.name, self._spec.job
-        process = f"{self._collectors.boot_id(place.host)[:8]}.{place.pid}.{place.process_start}"
+        subject = self._subjects.get(event)
+        if subject is None:
+            subject = self._subjects[event] = subjects.job(self._spec.fabric.name, self._spec.job, event)
+        known = self._names.get(place.rank)
+        if known is None or known[0] is not place:
+            process = f"{self._collectors.boot_id(place.host)[:8]}.{place.pid}.{place.process_start}"
+            named = f"{self._spec.fabric.name}/{self._spec.job}/{place.rank}/{self._training.generation}/{process}"
+            known = self._names[place.rank] = (place, named, f"agent/{place.host}/{place.rank}")
         self._clockwork.publish(
-            subject=subjects.job(name, job, event),
-            id=f"{name}/{job}/{place.rank}/{self._training.generation}/{process}/{event}/{number}",
-            source=f"agent/{place.host}/{place.rank}",
+            subject=subject,
+            id=f"{known[1]}/{event}/{number}",
+            source=known[2],
             struct=struct,
             time=self._collectors.clock(place.host),
         )

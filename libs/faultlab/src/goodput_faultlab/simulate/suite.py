@@ -55,17 +55,19 @@ class Topology:
 
 TOPOLOGIES: dict[Split, dict[str, Topology]] = {
     "fit": {
-        "rails_8": Topology(lambda: h100_pod(hosts=20, spines=4), (8, 8, 8, 12, 16)),
-        "rails_4_two_pods": Topology(lambda: h100_pod(hosts=12, pods=2, rails=4, spines=2), (8, 8, 12)),
-        "nvl72": Topology(lambda: nvl72(racks=2, racks_per_pod=1), (16, 16, 18, 24), grace=True),
-        "fat_tree_two_tiers": Topology(lambda: fat_tree(12, hosts=24, tiers=2), (8, 8, 12)),
+        "rails_8": Topology(lambda: h100_pod(hosts=20, spines=4), (8,) * 7 + (12, 16)),
+        "rails_4_two_pods": Topology(lambda: h100_pod(hosts=12, pods=2, rails=4, spines=2), (8,) * 5 + (12,)),
+        "nvl72": Topology(lambda: nvl72(racks=2, racks_per_pod=1), (16,) * 5 + (24,), grace=True),
+        "fat_tree_two_tiers": Topology(lambda: fat_tree(12, hosts=24, tiers=2), (8,) * 5 + (12,)),
     },
     "held_out": {
-        "rails_8_two_pods": Topology(lambda: h100_pod(hosts=12, pods=2, spines=4), (8, 8, 8, 12, 16)),
-        "fat_tree": Topology(lambda: fat_tree(8, hosts=40), (8, 8, 12)),
-        "nvl576": Topology(lambda: nvl576(), (16, 16, 18, 24), grace=True),
-        "two_nics": Topology(lambda: two_nic_pod(24, hosts_per_leaf=8, spines=2), (8, 8, 12, 16)),
-        "two_nics_dual_homed": Topology(lambda: two_nic_pod(24, hosts_per_leaf=12, spines=2, dual_homed=True), (8, 8, 12)),
+        "rails_8_two_pods": Topology(lambda: h100_pod(hosts=12, pods=2, spines=4), (8,) * 7 + (12, 16)),
+        "fat_tree": Topology(lambda: fat_tree(8, hosts=40), (8,) * 5 + (12,)),
+        "nvl576": Topology(lambda: nvl576(), (16,) * 5 + (24,), grace=True),
+        "two_nics": Topology(lambda: two_nic_pod(24, hosts_per_leaf=8, spines=2), (8,) * 7 + (12, 16)),
+        "two_nics_dual_homed": Topology(
+            lambda: two_nic_pod(24, hosts_per_leaf=12, spines=2, dual_homed=True), (8,) * 5 + (12,)
+        ),
     },
 }
 CASCADES_OF: dict[Split, tuple[str, ...]] = {
