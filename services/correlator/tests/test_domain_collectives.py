@@ -39,6 +39,19 @@ def dumps_of(hang: Hang, without: Iterable[int] = ()) -> list[FlightRecorderDump
     ]
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_dumps_reduced_to_their_heads_lead_to_the_same_roots(seed: int) -> None:
+    rng = random.Random(3000 + seed)
+    hang = random_hang(rng, kind=rng.choice(list(Break)), culprits=rng.choice((1, 2)))
+    whole = dumps_of(hang)
+    reduced = [
+        normalise(hang.raw(rank), fabric="f", job="j", rank=rank, host="", origin=f"rank_{rank}", heads=True)
+        for rank in range(hang.layout.world)
+    ]
+    assert sum(len(each.collectives) for each in reduced) <= sum(len(each.collectives) for each in whole)
+    assert blame(reduced) == blame(whole)
+
+
 def named(found: Blame, above: float = 0.5) -> set[int]:
     return {root.rank for root in found.roots if root.certainty > above}
 

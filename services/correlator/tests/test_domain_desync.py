@@ -112,6 +112,23 @@ def test_of_two_that_differ_both_are_suspects_and_neither_is_named() -> None:
     assert all(each.score <= 0.5 and not each.settled for each in found)
 
 
+def test_members_of_an_uneven_gather_may_bring_different_sizes_those_of_a_coalesced_one_may_not() -> None:
+    def gathers(op: str, rank: int) -> Collective:
+        sizes = ((2,), (4,))
+        return Collective(
+            group="0",
+            seq=5,
+            op=op,
+            state=CollectiveState.SCHEDULED,
+            input_sizes=((2 + 2 * (rank == 3),), (8,)) if op == "allreduce_coalesced" else (sizes[rank % 2],),
+            output_sizes=sizes,
+            dtypes=("Float",),
+        )
+
+    assert odd_ones(blame(dump(rank, [gathers("all_gather", rank)]) for rank in range(4))) == []
+    assert odd_ones(blame(dump(rank, [gathers("allreduce_coalesced", rank)]) for rank in range(4))) == [(3, Odd.SHAPE)]
+
+
 def program(first_line: int, count: int, *, skip: int | None = None, twice: int | None = None) -> list[Collective]:
     """`count` calls from successive lines, one of them left out or made twice; the last one is still open."""
     lines = [line for line in range(first_line, first_line + count) if line != skip]

@@ -46,6 +46,8 @@ SYNCHRONISING = frozenset(
 )
 # Operations whose members legitimately pass tensors of different sizes.
 RAGGED = frozenset({"all_to_all", "all_to_all_single", "alltoall", "alltoall_base", "gather", "scatter"})
+# Operations on a list with a tensor for each member, which may be of different sizes.
+UNEVEN = frozenset({"all_gather", "allgather", "reduce_scatter"})
 
 
 class OpKey(NamedTuple):
@@ -302,6 +304,6 @@ def signature_of(each: Collective) -> tuple[object, ...] | None:
     """What must agree between the members of one collective; None where nothing must."""
     if each.p2p:
         return None
-    if each.op in RAGGED or len(set(each.output_sizes)) > 1 or len(set(each.input_sizes)) > 1:
+    if each.op in RAGGED or (each.op in UNEVEN and (len(set(each.output_sizes)) > 1 or len(set(each.input_sizes)) > 1)):
         return (each.op,)
     return (each.op, each.input_sizes, each.dtypes)
