@@ -36,6 +36,12 @@ class Op(NamedTuple):
     size: int = 1
 
 
+class Made(NamedTuple):
+    entries: list[dict[str, Any]]
+    enqueued: dict[str, int]
+    finished: dict[str, int]
+
+
 def _layer() -> list[Op]:
     return [Op(TENSOR_PG, "_all_gather_base", size=512), Op(TENSOR_PG, "_reduce_scatter_base", size=512)] * LAYERS
 
@@ -133,70 +139,85 @@ class Job:
         return issued, done
 
     def recorder(self, rank: int) -> dict[str, Any]:
-        """What torch would have written for `rank`, as plain data."""
-        stage = rank // self.stage_size
-        program = self.programs[stage]
-        issued, done = self.hang[0][rank], self.hang[1][rank]
-        steps = -(-self.entries // len(program))  # whole steps before the last one, enough to fill the buffer
+        """What torch would have written for `rank`, as plain data. Its entries are shared with the next call's."""
+        made = self._entries(rank // self.stage_size, self.hang[0][rank], self.hang[1][rank])
         groups = {pg: self.group(rank, pg) for pg in PG_IDS}
-        places = {pg: members.index(rank) for pg, (_, members) in groups.items()}
-        joined, exchanged, finished = dict.fromkeys(PG_IDS, 0), dict.fromkeys(PG_IDS, 0), dict.fromkeys(PG_IDS, 0)
-        last_p2p = dict.fromkeys(PG_IDS, False)
-        total = steps * len(program) + issued
-        entries = []
-        for index in range(total):
-            op = program[index % len(program)]
-            pg, over = op.pg, index < steps * len(program) + done
-            last_p2p[pg] = bool(op.toward)
-            name = op.name
-            if op.toward:
-                exchanged[pg] += 1
-                place = places[pg]
-                name = f"{name} {place}{'->' if name == 'send' else '<-'}{place + op.toward}"
-            else:
-                joined[pg] += 1
-            if over:
-                finished[pg] = exchanged[pg] if op.toward else joined[pg]
-            if index < total - self.entries:
-                continue
-            at = EPOCH_NS + index * SPACING_NS
-            entry = {
-                "record_id": index,
-                "pg_id": PG_IDS[pg],
-                "process_group": (groups[pg][0], pg),
-                "thread_name": "python3",
-                "thread_id": "140452496374656",
-                "collective_seq_id": joined[pg],
-                "p2p_seq_id": exchanged[pg] if op.toward else 0,
-                "op_id": joined[pg] + exchanged[pg],
-                "profiling_name": f"nccl:{name}",
-                "time_created_ns": at,
-                "input_sizes": [[op.size * (self.tensor if op.name == "_reduce_scatter_base" else 1), 1, 5120]],
-                "input_dtypes": ["BFloat16"],
-                "output_sizes": [[op.size * (self.tensor if op.name == "_all_gather_base" else 1), 1, 5120]],
-                "output_dtypes": ["BFloat16"],
-                "state": "completed" if over else "scheduled",
-                "time_discovered_started_ns": at + 40_000 if over else None,
-                "time_discovered_completed_ns": at + 90_000 if over else None,
-                "retired": over,
-                "timeout_ms": 600_000,
-                "is_p2p": bool(op.toward),
-            }
-            entries.append(entry)
+        names = {PG_IDS[pg]: (name, pg) for pg, (name, _) in groups.items()}
+        for entry in made.entries:
+            entry["process_group"] = names[entry["pg_id"]]
         return {
             "version": "2.10",
             "nccl_version": "2.27.3",
             "pg_config": {name: {"name": name, "desc": pg, "ranks": str(members)} for pg, (name, members) in groups.items()},
             "pg_status": {
                 str(PG_IDS[pg]): {
-                    "last_enqueued_collective": exchanged[pg] if last_p2p[pg] else joined[pg],
-                    "last_started_collective": finished[pg],
-                    "last_completed_collective": finished[pg],
+                    "last_enqueued_collective": made.enqueued[pg],
+                    "last_started_collective": made.finished[pg],
+                    "last_completed_collective": made.finished[pg],
                 }
                 for pg in PG_IDS
             },
-            "entries": entries,
+            "entries": made.entries,
         }
+
+    def _entries(self, stage: int, issued: int, done: int) -> Made:
+        """The entries of a rank of `stage` that has come so far: alike for all of them but for the names of their groups."""
+        key = (stage, issued, done)
+        if key not in self._made:
+            self._made[key] = self._make(stage, issued, done)
+        return self._made[key]
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, int, int], Made]:
+        return {}
+
+    def _make(self, stage: int, issued: int, done: int) -> Made:
+        program = self.programs[stage]
+        steps = -(-self.entries // len(program))  # whole steps before the last one, enough to fill the buffer
+        joined, exchanged, finished = dict.fromkeys(PG_IDS, 0), dict.fromkeys(PG_IDS, 0), dict.fromkeys(PG_IDS, 0)
+        enqueued = dict.fromkeys(PG_IDS, 0)
+        total = steps * len(program) + issued
+        entries = []
+        for index in range(total):
+            op = program[index % len(program)]
+            pg, over = op.pg, index < steps * len(program) + done
+            name = op.name
+            if op.toward:
+                exchanged[pg] += 1
+                name = f"{name} {stage}{'->' if name == 'send' else '<-'}{stage + op.toward}"
+            else:
+                joined[pg] += 1
+            enqueued[pg] = exchanged[pg] if op.toward else joined[pg]
+            if over:
+                finished[pg] = enqueued[pg]
+            if index < total - self.entries:
+                continue
+            at = EPOCH_NS + index * SPACING_NS
+            entries.append(
+                {
+                    "record_id": index,
+                    "pg_id": PG_IDS[pg],
+                    "process_group": ("", pg),
+                    "thread_name": "python3",
+                    "thread_id": "140452496374656",
+                    "collective_seq_id": joined[pg],
+                    "p2p_seq_id": exchanged[pg] if op.toward else 0,
+                    "op_id": joined[pg] + exchanged[pg],
+                    "profiling_name": f"nccl:{name}",
+                    "time_created_ns": at,
+                    "input_sizes": [[op.size * (self.tensor if op.name == "_reduce_scatter_base" else 1), 1, 5120]],
+                    "input_dtypes": ["BFloat16"],
+                    "output_sizes": [[op.size * (self.tensor if op.name == "_all_gather_base" else 1), 1, 5120]],
+                    "output_dtypes": ["BFloat16"],
+                    "state": "completed" if over else "scheduled",
+                    "time_discovered_started_ns": at + 40_000 if over else None,
+                    "time_discovered_completed_ns": at + 90_000 if over else None,
+                    "retired": over,
+                    "timeout_ms": 600_000,
+                    "is_p2p": bool(op.toward),
+                }
+            )
+        return Made(entries, enqueued, finished)
 
     def write(self, folder: Path) -> Iterator[int]:
         """All dumps as `rank_<n>`; the size of each in bytes as it is written."""
