@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from goodput_cli.diagnose import diagnose as diagnose_gathered
+from goodput_cli.diagnose.gather import gather_paths
 from goodput_cli.diagnose.hosts import assign, from_name, looks_like_host
+from goodput_cli.diagnose.needs import needs
+from goodput_cli.diagnose.notable import notable
 from goodput_cli.diagnose.unpack import Bounds, Unpacker
 from goodput_cli.main import build
 
@@ -27,6 +32,7 @@ PASTES = Path(__file__).parent / "pastes"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 real = pytest.mark.skipif(not DATA.is_dir(), reason="the real captures of ../shared/data are not here")
 IBSTAT = (PASTES / "ibstat.txt").read_bytes()
+LINES = [line for paste in sorted(PASTES.iterdir()) for line in paste.read_text().split("\n")]
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
@@ -150,8 +156,6 @@ def test_a_torn_archive_is_named_and_what_came_before_the_tear_still_counts(cut:
 @settings(max_examples=20, deadline=None)
 @given(st.binary(max_size=400))
 def test_no_bytes_behind_a_packers_magic_make_it_raise(data: bytes) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         for number, magic in enumerate(
             (b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"\0" * 257 + b"ustar")
@@ -160,6 +164,35 @@ def test_no_bytes_behind_a_packers_magic_make_it_raise(data: bytes) -> None:
             path.write_bytes(magic + data)
             items, _ = unpack(path, place)
             assert len(items) >= 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "node7/b", "node7/c.log", "hostname", "x/y/z", "ibstat_20250223_162418"]),
+        st.one_of(
+            st.binary(max_size=300),
+            st.lists(st.one_of(st.sampled_from(LINES), st.text(max_size=60)), max_size=40).map(
+                lambda lines: "\n".join(lines).encode("utf-8", "replace")
+            ),
+        ),
+        min_size=1,
+    )
+)
+def test_no_mix_of_files_makes_it_raise_and_each_has_its_line(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as place:
+        for name, data in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        gathered = gather_paths([Path(folder)], Path(place))
+        diagnose_gathered(gathered)
+        assert len(gathered.files) >= len(files)  # an archive by accident has more
+        for file in gathered.files:
+            assert file.kinds or file.why
+            assert not (file.kinds and file.why)
+        notable(gathered.facts)
+        needs(gathered, given_topology=False)
 
 
 # -- host names ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from goodput_cli.diagnose.reports import read
 from goodput_cli.diagnose.sections import moment_of, split_counted, split_text
-from goodput_cli.diagnose.tools import Tool, opened_by
+from goodput_cli.diagnose.tools import Tool, may_hold_tools, opened_by
 
 PASTES = Path(__file__).parent / "pastes"
 IBSTAT = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n"
@@ -127,3 +127,17 @@ def test_json_ends_with_its_last_brace() -> None:
 )
 def test_a_date_alone_on_its_line_is_a_time(text: str, at: datetime | None) -> None:
     assert moment_of(text) == at
+
+
+@pytest.mark.parametrize("line", [line for line in ALL_LINES if opened_by(line) is not None])
+def test_a_text_with_a_tools_first_line_is_never_passed_over_unsplit(line: str) -> None:
+    assert may_hold_tools(f"some log\n{line}\n")
+
+
+@pytest.mark.parametrize("text", ["[root@node7 ~]# dmesg\n", "user@node7:~$ dmesg\n", "```\n"])
+def test_a_text_with_a_prompt_or_a_fence_is_taken_apart(text: str) -> None:
+    assert may_hold_tools(text)
+
+
+def test_a_plain_log_need_not_be_taken_apart() -> None:
+    assert not may_hold_tools("Aug 17 06:18:01 node7 systemd[1]: Started session 1 of user root.\n" * 10)

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from goodput_cli.diagnose.hosts import Named
 from goodput_cli.diagnose.reports import Report, read
 from goodput_cli.diagnose.sections import Section, has_tool, log_lines, moment_of, split_text
-from goodput_cli.diagnose.tools import Tool
+from goodput_cli.diagnose.tools import Tool, may_hold_tools
 from goodput_cli.diagnose.unpack import Item
 from goodput_collector.domain import kernel_log, nccl_log
 from goodput_collector.domain.pasted import Unread
@@ -51,6 +51,7 @@ class File:
     not_understood: Unread = field(default_factory=Unread)
     passed_over: Unread = field(default_factory=Unread)
     why: str = ""
+    too_large: bool = False  # to be searched for the output of tools
 
     @property
     def drawn(self) -> int:
@@ -96,6 +97,7 @@ def look(item: Item) -> File:
         _take_apart(file, (head + rest).decode("utf-8", "replace"))
     else:
         file.named = _hosts_of_lines(head.decode("utf-8", "replace").splitlines())
+        file.too_large = True
     return file
 
 
@@ -105,7 +107,7 @@ def _take_apart(file: File, text: str) -> None:
     if file.recognised is not None and file.recognised.kind is Kind.JOURNAL_EXPORT and text.startswith(("__", "{")):
         file.named = _hosts_of_lines(text.splitlines())
         return  # a journal whole: its values may be anything
-    sections = split_text(text)
+    sections = split_text(text) if may_hold_tools(text) else []
     told = {section.host for section in sections if section.host}
     file.is_mixed = has_tool(sections) or bool(told)
     if not file.is_mixed:
@@ -195,8 +197,23 @@ def _sort_out(file: File, lines: list[str]) -> None:
 
 
 def pass_over_lines(file: File) -> None:
-    """Of a log that is read whole: the lines in which no parser's words stand."""
-    for line in file.text.splitlines():
-        raw = line[:4096].encode("utf-8", "replace")
-        if not kernel_log.NEEDLES.found_in(raw) and not nccl_log.NEEDLES.found_in(raw):
-            file.passed_over.note(line)
+    """Of a log that is read whole: the lines in which no parser's words stand. The words are searched, not the lines."""
+    data = file.text.encode("utf-8", "replace")
+    blank = sum(1 for line in file.text.splitlines() if not line.strip())
+    told = {
+        data.rfind(b"\n", 0, place) + 1
+        for needles in (kernel_log.NEEDLES, nccl_log.NEEDLES)
+        for place in needles.places_in(data)
+    }
+    begin = 0
+    while begin < len(data) and (begin in told or not data[begin : _end(data, begin)].strip()):
+        begin = _end(data, begin) + 1
+    if begin < len(data):
+        file.passed_over.note(data[begin : min(_end(data, begin), begin + 1000)].decode("utf-8", "replace"))
+        file.passed_over.count = max(1, file.lines - blank - len(told))
+
+
+def _end(data: bytes, begin: int) -> int:
+    """Where the line ends that begins here."""
+    end = data.find(b"\n", begin)
+    return len(data) if end < 0 else end

@@ -11,7 +11,7 @@ from pathlib import Path
 from goodput_cli.diagnose import placement
 from goodput_cli.diagnose.fabric import infer
 from goodput_cli.diagnose.facts import Facts
-from goodput_cli.diagnose.files import File, look, pass_over_lines, taken_at, write_rest
+from goodput_cli.diagnose.files import TEXT_BYTES_MAX, File, look, pass_over_lines, taken_at, write_rest
 from goodput_cli.diagnose.hosts import Named, assign
 from goodput_cli.diagnose.known import gather
 from goodput_cli.diagnose.placed import Placed
@@ -73,6 +73,11 @@ def gather_paths(
             gathered.warnings.append(f"{file.item.name}: is empty")
         elif file.why.startswith("cannot be read"):
             gathered.warnings.append(f"{file.item.name}: {file.why}")
+        elif file.too_large:
+            most = f"{TEXT_BYTES_MAX >> 20} MiB"
+            gathered.warnings.append(
+                f"{file.item.name}: larger than {most}: read as a log, not searched for the output of tools"
+            )
     hosts = _hosts(gathered.files, host)
     placed = _placed(gathered.files, hosts, reference)
     _logs(gathered, hosts, unpacker, folder, host, reference)

@@ -115,3 +115,41 @@ def json_tool(window: str) -> Tool | None:
 def is_command(word: str) -> bool:
     """The name of a program that people run for a bug report."""
     return word.rpartition("/")[2] in _COMMANDS
+
+
+_SIGNS = (
+    *(
+        "CA '",
+        "Infiniband device '",
+        "physical_state",
+        "# Port ",
+        "Errors for ",
+        "GUID 0x",
+        " nodes checked",
+        "guid=0x",
+        '"S-',
+        '"H-',
+        '"R-',
+        "Hostname:",
+    ),
+    *("Topology file", "vendid=", "devid=", " statistics", "Settings for ", "NVIDIA-SMI", "NVSMI LOG", "UUID: GPU-", "GPU0"),
+    *(
+        "DCGM_FI_",
+        "compiled with",
+        "Job summary",
+        "LLDP neighbors",
+        ", via: ",
+        "lldp.",
+        '"lldp"',
+        '"communicators"',
+        '"ifname"',
+    ),
+    *("__REALTIME_TIMESTAMP", "__CURSOR", "```", "~~~", "==> "),
+)
+_SIGN = re.compile(r"link [\w.-]+/\d+ |GPU [0-9A-Fa-f]{4,8}:|^\s*\[?[\w.-]+@[\w.-]+[ :][^\n$#]{0,120}[$#] ", re.MULTILINE)
+
+
+def may_hold_tools(text: str) -> bool:
+    """A quick look: whether anything in a text speaks of a tool's output, or of a shell. Most logs have nothing of it, and
+    need not be taken apart line by line."""
+    return any(sign in text for sign in _SIGNS) or _SIGN.search(text) is not None

@@ -41,11 +41,9 @@ def show(gathered: Gathered, verdicts: list[Verdict], standing_out: list[Notable
 def _without_verdict(gathered: Gathered, standing_out: list[Notable]) -> str:
     if standing_out:
         return "no fault can be named from what was read"
-    return (
-        "no fault found in what was read"
-        if gathered.facts
-        else "nothing in what was read speaks of a fault or of its absence"
-    )
+    if gathered.facts or any(file.passed_over.count for file in gathered.files):
+        return "no fault found in what was read"
+    return "nothing in what was read speaks of a fault or of its absence"
 
 
 def _listed(title: str, lines: list[str]) -> None:
