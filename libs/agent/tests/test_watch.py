@@ -92,3 +92,16 @@ def test_a_process_that_stood_still_as_a_whole_does_not_accuse_itself() -> None:
     assert loop.look() is Due.NOTHING
     assert loop.look(1.9) is Due.NOTHING
     assert loop.look(0.5) is Due.SUSPECT
+
+
+def test_waiting_is_told_as_part_of_the_mean_step_and_left_open_where_nobody_can_tell() -> None:
+    loop = Loop()
+    loop.look()
+    told = loop.watch.progress(loop.now_s, NOW, groups=(), collective="", paused=False, waiting_share=0.25)
+    assert (told.step_ms_mean, told.waiting_ms) == (100.0, 25.0)
+    loop.finish()
+    loop.look()
+    assert loop.watch.has_finished
+    assert loop.watch.progress(loop.now_s, NOW, groups=(), collective="", paused=False).waiting_ms == -1.0
+    nothing_new = loop.watch.progress(loop.now_s, NOW, groups=(), collective="", paused=False, waiting_share=0.25)
+    assert nothing_new.waiting_ms == -1.0

@@ -12,7 +12,8 @@
 or, in a loop that should not be indented, `agent.step_end()` after each step. What it does with that:
 
 - registers the rank, on the bus and in the run directory where the host's collector finds it;
-- reports every second: step times by phase, where the rank is now, the last collective enqueued and completed in each
+- reports every second: step times by phase, how much of them was waited for others (where collectives keep the main
+  thread: `waiting`), where the rank is now, the last collective enqueued and completed in each
   process group (from torch's flight recorder, for 0.07 ms);
 - suspects a stall when steps stop for much longer than they take (the threshold is learned), says so, and dumps the flight
   recorder to the run directory and to the bus, twice within three seconds;

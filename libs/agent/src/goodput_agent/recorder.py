@@ -32,8 +32,8 @@ from goodput_common.flight_recorder import UnreadableDump
 RELEARN_AFTER_S = 10.0
 RECOUNT_AFTER_S = 30.0  # gloo: how long the first send in a group that had only collectives may go unnoticed
 _DUMP_NAMES = ("_dump_fr_trace_json", "_dump_nccl_trace_json")  # the second is what torch before 2.7 calls it
-_COLLECTIVE_MODULE = "distributed_c10d.py"
-_NOT_COLLECTIVES = frozenset({"wrapper", "inner", "<lambda>"})
+COLLECTIVE_MODULE = "distributed_c10d.py"
+NOT_COLLECTIVES = frozenset({"wrapper", "inner", "<lambda>"})
 
 
 class NoFlightRecorder(Exception):
@@ -200,7 +200,7 @@ def where_is(thread_id: int) -> tuple[str, tuple[str, ...]]:
     depth = 0
     while frame is not None and depth < 64:
         code = frame.f_code
-        if code.co_filename.endswith(_COLLECTIVE_MODULE) and code.co_name not in _NOT_COLLECTIVES:
+        if code.co_filename.endswith(COLLECTIVE_MODULE) and code.co_name not in NOT_COLLECTIVES:
             collective = code.co_name
         elif "/torch/" not in code.co_filename and len(frames) < 8:
             frames.append(f"{code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} in {code.co_name}")

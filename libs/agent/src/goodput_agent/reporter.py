@@ -8,6 +8,7 @@ bus: one task fills the queue, another empties it, reconnecting with growing del
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -24,6 +25,7 @@ from goodput_agent.outqueue import Outgoing, OutQueue
 from goodput_agent.recorder import FlightRecorder, NoFlightRecorder, where_is
 from goodput_agent.stall import DEFAULT_POLICY, StallPolicy, StallRule
 from goodput_agent.steps import StepClock
+from goodput_agent.waiting import Waiting, gap_s, place_of, waits_on_host
 from goodput_agent.watch import Due, Watch
 from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.ports import Bus, Message
@@ -69,6 +71,10 @@ class Reporter:
         self._main_thread = main_thread
         self._watch = Watch(identity, steps, StallRule(policy))
         self._commands = Commands(identity, gate, lambda: self.dump("asked"), lambda: steps.step)
+        self._waiting = Waiting()
+        self._glances = False  # whether there is anything to see
+        self._glanced = 0
+        self._steps_begin = False  # the loop marks where its steps begin
         self._sent = 0
         self._report_due_s = 0.0
         self._members_told: dict[str, tuple[int, ...]] = {}
@@ -112,10 +118,25 @@ class Reporter:
         now_s = self._clock.monotonic_s()
         groups = self._lean(self._try("flight recorder status", self._recorder.status) or (), now_s)
         collective, _ = where_is(self._main_thread)
-        self._put(
-            "rank_progress",
-            self._watch.progress(now_s, self._clock.now(), groups=groups, collective=collective, paused=self._gate.waiting),
+        progress = self._watch.progress(
+            now_s,
+            self._clock.now(),
+            groups=groups,
+            collective=collective,
+            paused=self._gate.waiting,
+            waiting_share=self._waiting.take() if self._watch.has_finished else None,
         )
+        self._put("rank_progress", progress)
+        self._glances = bool(self._try("backends", waits_on_host))
+        if not self._glances:
+            self._waiting.away()
+
+    def glance(self) -> None:
+        """Look where the main thread is: in a collective it waits."""
+        place = place_of(sys._current_frames().get(self._main_thread))
+        in_step = self._steps.now().in_step
+        self._steps_begin = self._steps_begin or in_step
+        self._waiting.glance(self._clock.monotonic_s(), place, in_step=in_step or not self._steps_begin)
 
     def _lean(self, groups: tuple[GroupProgress, ...], now_s: float) -> tuple[GroupProgress, ...]:
         """Members of a group are told when they are new and every half minute; repeated in every report they would be
@@ -170,6 +191,7 @@ class Reporter:
         self._wake = asyncio.Event()
         sender = asyncio.create_task(self._send_all(), name="goodput-agent-send")
         self.register()
+        self._glance_on(asyncio.get_running_loop(), leaving)
         while not leaving.is_set():
             self._try("look", self.look)
             try:
@@ -184,6 +206,15 @@ class Reporter:
             await asyncio.wait({sender}, timeout=FLUSH_WITHIN_S)
         sender.cancel()
         await asyncio.gather(sender, return_exceptions=True)
+
+    def _glance_on(self, loop: asyncio.AbstractEventLoop, leaving: asyncio.Event) -> None:
+        """A glance now and then, between looks; without anything to see, only a timer."""
+        if leaving.is_set():
+            return
+        if self._glances:
+            self._try("glance", self.glance)
+            self._glanced += 1
+        loop.call_later(gap_s(self._glanced) if self._glances else LOOK_EVERY_S, self._glance_on, loop, leaving)
 
     async def _send_all(self) -> None:
         """Connect, then send what is queued until the end. Once connected the client itself reconnects."""

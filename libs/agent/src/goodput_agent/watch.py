@@ -90,10 +90,23 @@ class Watch:
             frames=frames,
         )
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether a step has finished since the last report."""
+        return bool(self._unreported)
+
     def progress(
-        self, now_s: float, at: datetime, *, groups: tuple[GroupProgress, ...], collective: str, paused: bool
+        self,
+        now_s: float,
+        at: datetime,
+        *,
+        groups: tuple[GroupProgress, ...],
+        collective: str,
+        paused: bool,
+        waiting_share: float | None = None,
     ) -> RankProgress:
-        """A report on the steps since the last one. Means over those steps; the oldest may have been lost at the bound."""
+        """A report on the steps since the last one. Means over those steps; the oldest may have been lost at the bound.
+        `waiting_share` is what of them was waited for others, None where that cannot be told."""
         self._seq += 1
         done, self._unreported = self._unreported, []
         where = self._clock.now()
@@ -101,6 +114,7 @@ class Watch:
         for each in done:
             for name, spent_ms in each.phases_ms.items():
                 phases[name] = phases.get(name, 0.0) + spent_ms
+        mean_ms = sum(each.duration_ms for each in done) / len(done) if done else 0.0
         return RankProgress(
             fabric=self._identity.fabric,
             job=self._identity.job,
@@ -112,9 +126,10 @@ class Watch:
             step=where.step,
             step_at=at - timedelta(seconds=now_s - self._last.finished_s) if self._last is not None else None,
             steps=len(done),
-            step_ms_mean=round(sum(each.duration_ms for each in done) / len(done), 3) if done else 0.0,
+            step_ms_mean=round(mean_ms, 3),
             step_ms_max=round(max((each.duration_ms for each in done), default=0.0), 3),
             phases_ms={name: round(total / len(done), 3) for name, total in phases.items()},
+            waiting_ms=round(waiting_share * mean_ms, 3) if done and waiting_share is not None else -1.0,
             phase=where.phase,
             phase_for_ms=round((now_s - where.phase_since_s) * 1e3, 1),
             in_collective=collective,
