@@ -142,9 +142,9 @@ class Job:
         """What torch would have written for `rank`, as plain data. Its entries are shared with the next call's."""
         made = self._entries(rank // self.stage_size, self.hang[0][rank], self.hang[1][rank])
         groups = {pg: self.group(rank, pg) for pg in PG_IDS}
-        names = {PG_IDS[pg]: (name, pg) for pg, (name, _) in groups.items()}
-        for entry in made.entries:
-            entry["process_group"] = names[entry["pg_id"]]
+        names = {PG_IDS[pg]: name for pg, (name, _) in groups.items()}
+        for entry in made.entries:  # a pair of its own for each, as torch writes them
+            entry["process_group"] = (names[entry["pg_id"]], entry["process_group"][1])
         return {
             "version": "2.10",
             "nccl_version": "2.27.3",
