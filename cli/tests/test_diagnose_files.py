@@ -198,9 +198,11 @@ def test_no_mix_of_files_makes_it_raise_and_each_has_its_line(files: dict[str, b
 # -- host names ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["node7", "a08-p1-dgx-04-c01", "gpu-h100-12.cluster.local", "jplc7eb7-vm-0", "h7"])
+@pytest.mark.parametrize(
+    "name", ["node7", "a08-p1-dgx-04-c01", "gpu-h100-12.cluster.local", "jplc7eb7-vm-0", "h7", "node-07", "vm-07-05"]
+)
 def test_names_with_a_number_look_like_hosts(name: str) -> None:
-    assert looks_like_host(name) or name == "gpu-h100-12.cluster.local"
+    assert looks_like_host(name)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,8 @@ def test_names_with_a_number_look_like_hosts(name: str) -> None:
         "xid-119",
         "with-xid-119",
         "rank3",
+        "gpu0",
+        "h100",
         "rank_3",
         "ens1np0",
         "eth0",

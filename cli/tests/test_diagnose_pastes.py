@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from goodput_cli.diagnose.gather import gather_paths
 from goodput_cli.main import build
 
 PASTES = Path(__file__).parent / "pastes"
@@ -219,6 +220,17 @@ def test_the_fabric_is_taken_from_the_files_and_cables_are_not_asked_for(case: P
     assert document["topology"]["hosts"] == ["node7", "node8"]
     assert document["topology"]["links"] == 3
     assert not any("the cables" in need for need in document["needs"])
+
+
+def test_an_adapter_without_a_name_in_the_scan_is_found_by_its_hosts_gid(tmp_path: Path) -> None:
+    folder = tmp_path / "case"
+    (folder / "node7").mkdir(parents=True)
+    shutil.copy(PASTES / "ibstatus.txt", folder / "node7")
+    scan = (PASTES / "ibnetdiscover.txt").read_text().replace("node7 mlx5_0", "MT4129 ConnectX7 Mellanox Technologies")
+    (folder / "scan").write_text(scan)
+    (tmp_path / "place").mkdir()
+    fabric = gather_paths([folder], tmp_path / "place").fabric
+    assert fabric.peer_of("nic:node7/mlx5_0/1") == "port:leaf-04/1"
 
 
 def test_a_link_that_flaps_is_named_by_both_its_ends_where_lldp_told_them(tmp_path: Path) -> None:

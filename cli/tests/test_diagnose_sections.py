@@ -83,6 +83,13 @@ def test_what_pdsh_mixes_is_sorted_out_by_host() -> None:
     ]
 
 
+def test_a_kernel_log_that_pdsh_collected_is_of_the_hosts_before_its_lines() -> None:
+    lines = "[24128.828315] NVRM: one\n[24129.1] NVRM: two\n[24130.1] NVRM: three\n"
+    mixed = "".join(f"node7: {line}\n" for line in lines.splitlines())
+    assert may_hold_tools(mixed)
+    assert [(section.tool, section.host, section.text) for section in split_text(mixed)] == [(None, "node7", lines)]
+
+
 def test_quotes_escapes_and_carriage_returns_do_not_hide_a_tool() -> None:
     assert tools("> CA 'mlx5_0'\r\n> \tPort 1:\r\n\x1b[31m\t\tState: Active\x1b[0m\r\n") == [(Tool.IBSTAT, "")]
 

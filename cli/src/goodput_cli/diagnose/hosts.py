@@ -18,9 +18,9 @@ from typing import NamedTuple
 _NAME = re.compile(r"^[A-Za-z](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$")
 _WORDS_THAT_NAME_NO_HOST = re.compile(
     r"^(?:"
-    r"with|xid|before|after|then|now|snap|snapshot|sample|test|run|day|step|time|t|v|rank|gpu|nic|eth|enp?|ens|"
+    r"with|xid|before|after|then|now|snap|snapshot|sample|test|run|day|step|time|t|v|rank|nic|eth|enp?|ens|"
     r"ib|mlx|mlx5|port|part|issue|bug|case|pr|ticket|log|logs|example|attempt|try|copy|new|old|tmp|pytest|of|"
-    r"flap|dev|user|home|syslog|link|lid|nccl|cuda|driver|h100|h200|a100|b200|gb200|gb300|status|trace|dump|"
+    r"flap|dev|user|home|syslog|link|lid|nccl|cuda|driver|status|trace|dump|"
     r"page|file|output|ibout|fw|el|ubuntu|sles|rhel|cpu|numa|core|vlan|python|py|usr|var|lib|x86|amd64|arm64|"
     r"sha|md"
     r")\d*$"
@@ -37,6 +37,8 @@ _OF_TOOLS = frozenset(
 )
 _DATE = re.compile(r"^\d{2,14}$|^\d{4}$|^T?\d{6}Z?$")
 _INTERFACE = re.compile(r"^(?:eth|en[opsx]|wl[ops]|ib[ps]?|bond|br|mlx\d|bnxt|efa|rocep?)\d[\w.]*$")
+_HARDWARE = re.compile(r"^(?:gpu|[habl]\d{2,3}|gb\d{3})\d*$")  # alone it names no host; `gpu-12` does
+_LONG_NUMBER = re.compile(r"^\d{6,}$")  # a date, a job, a ticket
 _SEPARATOR = re.compile(r"[._\s+]+")
 
 
@@ -61,11 +63,11 @@ def looks_like_host(text: str) -> bool:
     if _INTERFACE.match(text.lower()):
         return False
     words = re.split(r"[-.]", text.lower())
-    return (
-        _OF_TOOLS.isdisjoint(text.lower().split("."))
-        and not any(_WORDS_THAT_NAME_NO_HOST.match(word) for word in words)
-        and not all(_DATE.match(word) for word in words[1:] or [""])
-    )
+    if not _OF_TOOLS.isdisjoint(text.lower().split(".")):
+        return False
+    if len(words) == 1 and _HARDWARE.match(words[0]):
+        return False
+    return not any(_WORDS_THAT_NAME_NO_HOST.match(word) or _LONG_NUMBER.match(word) for word in words)
 
 
 def from_name(name: str) -> str:

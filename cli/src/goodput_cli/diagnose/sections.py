@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from goodput_cli.diagnose.hosts import is_host_name
+from goodput_cli.diagnose.hosts import is_host_name, looks_like_host
 from goodput_cli.diagnose.tools import Opened, Tool, is_command, json_tool, opened_by
 from goodput_collector.domain.timestamps import split
 
@@ -109,7 +109,7 @@ def _by_prefix(lines: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
     for line in lines:
         if (match := _PREFIX.match(line)) is not None:
             counted[match["host"]] = counted.get(match["host"], 0) + 1
-            if match["host"] not in opening and opened_by(match["rest"]) is not None:
+            if match["host"] not in opening and _opens_stream(match["host"], match["rest"]):
                 opening.add(match["host"])
     hosts = {host for host in opening if counted[host] >= _PREFIXED_MIN}
     streams: dict[str, list[tuple[int, str]]] = {"": []}
@@ -120,6 +120,11 @@ def _by_prefix(lines: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
         else:
             streams[""].append((number, line))
     return [(host, numbered) for host, numbered in streams.items() if numbered]
+
+
+def _opens_stream(host: str, rest: str) -> bool:
+    """Is it a host's name, and not a word of the text, that stands before this?"""
+    return opened_by(rest) is not None or (rest.startswith("[") and looks_like_host(host) and split(rest).dated)
 
 
 class _Splitter:

@@ -146,7 +146,10 @@ _SIGNS = (
     ),
     *("__REALTIME_TIMESTAMP", "__CURSOR", "```", "~~~", "==> "),
 )
-_SIGN = re.compile(r"link [\w.-]+/\d+ |GPU [0-9A-Fa-f]{4,8}:|^\s*\[?[\w.-]+@[\w.-]+[ :][^\n$#]{0,120}[$#] ", re.MULTILINE)
+_SIGN = re.compile(
+    r"link [\w.-]+/\d+ |GPU [0-9A-Fa-f]{4,8}:|^\s*\[?[\w.-]+@[\w.-]+[ :][^\n$#]{0,120}[$#] |^[A-Za-z][\w.-]{0,63}: \[",
+    re.MULTILINE,
+)
 
 
 def may_hold_tools(text: str) -> bool:
