@@ -204,7 +204,7 @@ def test_ids_are_forgotten_and_what_comes_later_is_left_out(script: Script, star
     for each in log.log:
         incidents.observe(each)
     incidents.tick(start + timedelta(seconds=REMEMBER_IDS_S + 60))
-    assert not incidents._seen
+    assert not incidents._arrivals.seen
     incidents.observe(log.log[0])
     incidents.tick(start + timedelta(seconds=REMEMBER_IDS_S + 61))
     assert incidents.overflow == 1

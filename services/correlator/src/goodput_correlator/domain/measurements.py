@@ -1,20 +1,24 @@
 """What components measured lately: counters that rose and gauges that moved, for engines to look up by component and name.
 
 A collector tells a counter when it has risen and a gauge when it has moved, so what is not here has not moved (or has not
-been seen: the heartbeat's sources tell the two apart). A host has some three hundred such series and a fabric two thousand
+been seen: the heartbeat's sources tell the two apart). A host has some two hundred such series and a fabric two thousand
 hosts: nothing is copied for a case, engines ask for the few components that their suspicion concerns.
+
+A series is a string of bytes, one packed record (`packed`) a fact, and facts are made of it when somebody asks: half a
+million series take a hundred megabytes, and are nothing that Python's garbage collector has to walk through.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Counter, CounterDoubt, Gauge
+from goodput_correlator.domain.packed import RECORD_BYTES, Packer, Reading, Unpackable
 from goodput_topology.graph import Fabric
 
 if TYPE_CHECKING:
@@ -41,6 +45,29 @@ class Rise:
         return self.delta / self.interval_s if self.interval_s else 0.0
 
 
+_NO_RISE = Rise()
+
+
+class Facts(Sequence["Observed"]):
+    """One series, oldest first, unpacked as it is read."""
+
+    def __init__(self, packer: Packer, component: ComponentId, name: str, records: bytes) -> None:
+        self._packer, self._component, self._name, self._records = packer, component, name, records
+
+    def __len__(self) -> int:
+        return len(self._records) // RECORD_BYTES
+
+    @overload
+    def __getitem__(self, n: int) -> Observed: ...
+    @overload
+    def __getitem__(self, n: slice) -> Sequence[Observed]: ...
+    def __getitem__(self, n: int | slice) -> Observed | Sequence[Observed]:
+        if isinstance(n, slice):
+            return [self[each] for each in range(*n.indices(len(self)))]
+        place = range(len(self))[n] * RECORD_BYTES
+        return self._packer.unpack(self._component, self._name, self._records[place : place + RECORD_BYTES])
+
+
 class Measurements:
     """The series of a fabric, bounded. They are kept under the names that collectors use and looked up under those of the
     topology."""
@@ -48,69 +75,93 @@ class Measurements:
     def __init__(self, topology: Fabric) -> None:
         self.dropped = 0
         self._topology = topology
-        self._told: dict[ComponentId, dict[str, deque[Observed]]] = {}
+        self._packer = Packer()
+        self._told: dict[ComponentId, dict[str, bytes]] = {}
+        self._heard: dict[ComponentId, datetime] = {}
         self._own_names: dict[ComponentId, list[ComponentId]] | None = None  # the topology's name -> names told
+        self._sorted: list[ComponentId] | None = None
 
     def fold(self, seen: Observed) -> None:
         """Take in a Counter or Gauge; in the order of `Observed.order`."""
         fact = seen.fact
         assert isinstance(fact, Counter | Gauge)
-        of_component = self._told.get(fact.component)
+        self.add(self.begin(Reading.of(seen)), None, fact)
+
+    def begin(self, reading: Reading) -> int:
+        """A message whose facts follow: returns its number for `add`."""
+        return self._packer.begin(reading)
+
+    def add(self, reading: int, n: int | None, fact: Counter | Gauge) -> None:
+        """The `n`-th fact of a message (None: the message is this fact)."""
+        component, name = fact.component, fact.name
+        of_component = self._told.get(component)
         if of_component is None:
             if len(self._told) >= COMPONENTS_MAX:
                 self.dropped += 1
                 return
-            of_component = self._told[fact.component] = {}
-            self._own_names = None
-        kept = of_component.get(fact.name)
+            of_component = self._told[component] = {}
+            self._came(component)
+        kept = of_component.get(name)
         if kept is None:
             if len(of_component) >= SERIES_PER_COMPONENT_MAX:
                 self.dropped += 1
                 return
-            short = isinstance(fact, Gauge) or fact.name.endswith(TRAFFIC_ENDINGS)
-            kept = of_component[fact.name] = deque(maxlen=MEASURED_MAX if short else COUNTED_MAX)
-        kept.append(seen)
+            name, kept = sys.intern(name), b""
+        try:
+            record = self._packer.pack(reading, n, fact)
+        except Unpackable:
+            self.dropped += 1
+            return
+        self._heard[component] = self._packer.reading(reading).received_at
+        if len(kept) >= _MEASURED_BYTES:
+            short = type(fact) is Gauge or name.endswith(TRAFFIC_ENDINGS)
+            if short or len(kept) >= _COUNTED_BYTES:
+                kept = kept[RECORD_BYTES:]
+        of_component[name] = kept + record
 
     def use(self, topology: Fabric) -> None:
         """Names are looked up in this topology from now on."""
         if topology is not self._topology:
-            self._topology, self._own_names = topology, None
+            self._topology, self._own_names, self._sorted = topology, None, None
 
     def forget(self, before: datetime) -> None:
-        """Leave out components of which nothing was told since (the broker's time)."""
-        gone = [
-            component
-            for component, names in self._told.items()
-            if all(kept[-1].received_at < before for kept in names.values())
-        ]
+        """Leave out components of which nothing was told since (the broker's time), and messages that nothing kept is of."""
+        gone = [component for component, heard_at in self._heard.items() if heard_at < before]
         for component in gone:
-            del self._told[component]
+            del self._told[component], self._heard[component]
         if gone:
-            self._own_names = None
+            self._own_names = self._sorted = None
+        self._packer.forget(records for names in self._told.values() for records in names.values())
 
     def __len__(self) -> int:
         return sum(len(names) for names in self._told.values())
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
-    def components(self) -> Iterable[ComponentId]:
+    def components(self) -> Sequence[ComponentId]:
         """Those of which anything was told, under the topology's names, in order."""
-        return sorted(self._names())
+        if self._sorted is None:
+            self._sorted = sorted(self._names())
+        return self._sorted
 
     def names(self, component: ComponentId) -> Mapping[str, Sequence[Observed]]:
         """All series of one component by name."""
         told = self._names().get(component, ())
         if len(told) == 1:
-            return self._told[told[0]]
+            return {name: Facts(self._packer, told[0], name, kept) for name, kept in self._told[told[0]].items()}
         merged: dict[str, list[Observed]] = {}
         for each in told:
-            for name, facts in self._told[each].items():
-                merged.setdefault(name, []).extend(facts)
+            for name, kept in self._told[each].items():
+                merged.setdefault(name, []).extend(Facts(self._packer, each, name, kept))
         return {name: sorted(facts, key=lambda seen: seen.order) for name, facts in merged.items()}
 
     def of(self, component: ComponentId, name: str) -> Sequence[Observed]:
         """The facts of one series, oldest first."""
-        return self.names(component).get(name, ())
+        told = self._names().get(component, ())
+        if len(told) == 1:
+            kept = self._told[told[0]].get(name)
+            return Facts(self._packer, told[0], name, kept) if kept is not None else ()
+        return self.names(component).get(name, ()) if told else ()
 
     def newest(self, component: ComponentId, name: str) -> Observed | None:
         facts = self.of(component, name)
@@ -118,7 +169,10 @@ class Measurements:
 
     def rise(self, component: ComponentId, name: str, since: datetime) -> Rise:
         """What a counter rose by in the intervals that the broker heard of after `since`."""
-        told = [(seen, seen.fact) for seen in self.of(component, name) if seen.received_at > since]
+        of = self.of(component, name)
+        if not of or of[-1].received_at <= since:
+            return _NO_RISE
+        told = [(seen, seen.fact) for seen in of if seen.received_at > since]
         counted = [(seen, fact) for seen, fact in told if isinstance(fact, Counter)]
         return Rise(
             delta=sum(fact.delta for _, fact in counted),
@@ -133,6 +187,15 @@ class Measurements:
             for told in self._told:
                 self._own_names.setdefault(self._topology.canonical(told), []).append(told)
         return self._own_names
+
+    def _came(self, component: ComponentId) -> None:
+        if self._own_names is not None:
+            self._own_names.setdefault(self._topology.canonical(component), []).append(component)
+            self._sorted = None
+
+
+_MEASURED_BYTES = MEASURED_MAX * RECORD_BYTES
+_COUNTED_BYTES = COUNTED_MAX * RECORD_BYTES
 
 
 def measured(observed: Iterable[Observed], topology: Fabric) -> Measurements:

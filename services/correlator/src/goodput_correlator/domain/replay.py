@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from goodput_common.contracts.verdict import Verdict
-from goodput_correlator.domain.case import MessageLike, fabric_of, unpack
+from goodput_correlator.domain.case import MessageLike, fabric_of
 from goodput_correlator.domain.incidents import Incidents
 from goodput_topology.graph import Fabric
 
@@ -29,8 +29,7 @@ def replay(messages: Iterable[MessageLike], topology: Fabric) -> list[Verdict]:
     for message in messages:
         if fabric_of(message) not in (None, "", topology.name):
             continue
-        for each in unpack(message):
-            incidents.observe(each)
+        incidents.take(message)
         if newest is None or message.received_at > newest:
             newest = message.received_at
             verdicts += incidents.tick(newest - timedelta(seconds=LATENESS_S))
