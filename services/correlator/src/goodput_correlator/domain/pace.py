@@ -1,6 +1,6 @@
 """How fast a job goes, and whether that is slower than usual for it.
 
-Steps are looked at in windows of ten seconds or five reports of a rank, whichever is longer. A window's step time is the
+Steps are looked at in windows of five seconds or five reports of a rank, whichever is longer. A window's step time is the
 median over what ranks report, so that a checkpoint or an evaluation, which lengthens one step in many, does not make it
 slow. What is usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new usual.
 
@@ -22,15 +22,15 @@ from goodput_common.contracts.job import RankProgress
 if TYPE_CHECKING:
     from goodput_correlator.domain.case import Observed  # whose Case holds paces
 
-WINDOW_S = 10.0
+WINDOW_S = 5.0
 WINDOW_REPORTS = 5  # of one rank: a pause is in one of them
 VOICES_MAX = 32  # ranks that are listened to for the step time
-USUAL_WINDOWS_MAX = 180  # half an hour
-USUAL_WINDOWS_MIN = 3
+USUAL_WINDOWS_MAX = 360  # half an hour
+USUAL_WINDOWS_MIN = 1
 SLOW_FACTOR = 1.08  # from here on a window is slow
 SLOW_WINDOWS = 2  # so many in a row make the job slow,
 SLOW_AT_ONCE = 1.5  # or one as slow as this
-NEW_USUAL_WINDOWS = 180
+NEW_USUAL_WINDOWS = 360
 RECENT_REPORTS = 6  # of a rank
 OWN_SMOOTHING = 0.1  # of a report
 LEARNED_AFTER_WINDOWS = 3  # a slow window is known for one so many windows later, and teaches nothing then
