@@ -191,7 +191,7 @@ def test_no_mix_of_files_makes_it_raise_and_each_has_its_line(files: dict[str, b
         for file in gathered.files:
             assert file.kinds or file.why
             assert not (file.kinds and file.why)
-        notable(gathered.facts)
+        notable(gathered.facts, gathered.fabric)
         needs(gathered, given_topology=False)
 
 

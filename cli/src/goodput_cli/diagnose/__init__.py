@@ -58,7 +58,12 @@ def command(
         gathered = gather_paths(paths, Path(folder), host=host, reference=reference, ranks=given)
         update(description="diagnosing")
         verdicts = diagnose(gathered, topology)
-    told = (gathered, verdicts, notable(gathered.facts), needs(gathered, given_topology=topology is not None))
+    told = (
+        gathered,
+        verdicts,
+        notable(gathered.facts, gathered.fabric),
+        needs(gathered, given_topology=topology is not None),
+    )
     if as_json:
         print_json(view.document(*told))
     else:

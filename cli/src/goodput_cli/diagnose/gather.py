@@ -224,6 +224,7 @@ def _join(
     for file in gathered.files:
         file.facts += sum(report.facts for report in file.reports)
     gathered.fabric = infer(placed, known, UNKNOWN_HOST, gathered.notes)
+    gathered.read_once = sorted({gathered.fabric.canonical(each) for each in gathered.read_once})
     if links := sum(1 for _ in gathered.fabric.of_kind(ComponentKind.LINK)):
         hosts_told = len(gathered.fabric.hosts())
         gathered.notes.append(f"the fabric is taken from these files: {hosts_told} hosts and {links} links of it are known")

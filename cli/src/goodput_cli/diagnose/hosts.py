@@ -22,7 +22,7 @@ _WORDS_THAT_NAME_NO_HOST = re.compile(
     r"ib|mlx|mlx5|port|part|issue|bug|case|pr|ticket|log|logs|example|attempt|try|copy|new|old|tmp|pytest|of|"
     r"flap|dev|user|home|syslog|link|lid|nccl|cuda|driver|status|trace|dump|"
     r"page|file|output|ibout|fw|el|ubuntu|sles|rhel|cpu|numa|core|vlan|python|py|usr|var|lib|x86|amd64|arm64|"
-    r"sha|md"
+    r"sha|md|sys|class|infiniband|host|hosts|server|folder|etc|data|public"
     r")\d*$"
 )
 _OF_TOOLS = frozenset(

@@ -14,6 +14,7 @@ from goodput_collector.application.read_files import Found
 from goodput_collector.domain.rdma_counters import Tells, describe
 from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Counter, CounterDoubt, State
+from goodput_topology.graph import Fabric
 
 NOTABLE_MAX = 500
 STANDING_PER_COMPONENT = 4
@@ -41,7 +42,8 @@ class Notable(NamedTuple):
     origin: str
 
 
-def notable(facts: Iterable[Found]) -> list[Notable]:
+def notable(facts: Iterable[Found], fabric: Fabric) -> list[Notable]:
+    """Components go by the names of `fabric`, as in verdicts."""
     found: list[Notable] = []
     standing: dict[ComponentId, list[tuple[str, str, str]]] = {}
     for each in _newest(facts):
@@ -65,7 +67,16 @@ def notable(facts: Iterable[Found]) -> list[Notable]:
         told = ", ".join(f"{name} = {value}" for name, value, _ in counters[:STANDING_PER_COMPONENT])
         more = f" and {len(counters) - STANDING_PER_COMPONENT} more" if len(counters) > STANDING_PER_COMPONENT else ""
         found.append(Notable(2, component, f"{told}{more}: read once, since when is not known", counters[0][2]))
-    return sorted(dict.fromkeys(found))[:NOTABLE_MAX]
+    named = (each._replace(component=_called(each.component, fabric)) for each in found)
+    return sorted(dict.fromkeys(named))[:NOTABLE_MAX]
+
+
+def _called(component: ComponentId, fabric: Fabric) -> ComponentId:
+    """An NVLink is called after its GPU, whose link it is."""
+    if not component.startswith("nvlink:"):
+        return fabric.canonical(component)
+    gpu, _, link = component.removeprefix("nvlink:").rpartition("/")
+    return f"nvlink:{fabric.canonical(f'gpu:{gpu}').removeprefix('gpu:')}/{link}"
 
 
 def _newest(facts: Iterable[Found]) -> Iterator[Found]:
