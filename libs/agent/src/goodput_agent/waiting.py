@@ -102,8 +102,8 @@ class Waiting:
         self._glanced_s = None
 
     def take(self) -> float | None:
-        """The share of the time in steps that was waited, over the last few times that this was asked; None where it cannot be
-        told."""
+        """The share of the time in steps that was waited, over the last few times that this was asked. None where it cannot
+        be told."""
         if self._hidden or not self._ever:
             self._taken.clear()
         elif self._seen_s:

@@ -35,7 +35,7 @@ APPLICATION_XIDS = frozenset({"13", "31", "43"})
 HARDWARE_WORDS = re.compile(r"ECC|uncorrectable|hardware|unspecified launch failure|GPU is lost", re.IGNORECASE)
 STORE = re.compile(r"DistStoreError|wait timeout after \d+ ?ms, keys")  # ranks wait for a key: nothing of a GPU or a network
 CPU_SIDE = frozenset({"stuck", "gil"})
-LIKE = frozenset({Source.KERNEL_LOG, Source.RDMA, Source.NETLINK, Source.NVML, Source.DCGM})
+LOOKS = frozenset({Source.KERNEL_LOG, Source.RDMA, Source.NETLINK, Source.NVML, Source.DCGM})
 SAME_MIN = 2
 FEW, ALL = 0.75, 0.94  # how sure the same exception of two ranks, and of all, makes it
 STORE_FACTOR = 0.85  # a store that is not answered may be a rank that died without a word
@@ -59,8 +59,8 @@ def seen_share(case: Case) -> float:
     well = set()
     for each in case.observed:
         if isinstance(each.fact, CollectorHeartbeat) and each.host not in case.silent_hosts:
-            looked = [source for source in each.fact.sources if source.source in LIKE]
-            if all(source.status is not SourceStatus.UNKNOWN for source in looked):
+            looked = [source for source in each.fact.sources if source.source in LOOKS]
+            if looked and all(source.status is not SourceStatus.UNKNOWN for source in looked):
                 well.add(each.host)
     return len(well & set(case.placement.hosts)) / len(case.placement.hosts)
 
