@@ -94,8 +94,10 @@ def _add(fault: Fault, fabric: Fabric, found: Iterable[traces.Trace]) -> None:
 def _told_by_all(fault: Fault, layout: Layout) -> None:
     """The watchdog of every rank will bark, and the driver clean up behind each."""
     places = [place for place in layout.places if place.rank not in fault.silent]
-    fault.symptoms += tuple(Symptom(component=ids.rank_id(layout.job, each.rank), what="nccl_watchdog") for each in places)
-    fault.symptoms += tuple(Symptom(component=each.gpu, what="xid") for each in places if each.gpu != fault.component)
+    told = [Symptom(component=ids.rank_id(layout.job, each.rank), what="nccl_watchdog") for each in places]
+    told += [Symptom(component=each.gpu, what="xid") for each in places]
+    own = (fault.component, *fault.also_right)
+    fault.symptoms += tuple(each for each in told if each.component not in own)
 
 
 def _others(fault: Fault, layout: Layout) -> list[Place]:
@@ -137,6 +139,7 @@ def _dies_with_all(first_s: float, last_s: float) -> Spread:
 
 def _nvlink_crash(fault: Fault, fabric: Fabric, layout: Layout, rng: random.Random) -> None:
     """Every process of the job is torn down: Xid 45 on healthy hosts, long before anybody asks where it began."""
+    fault.exits = tuple(Exit(rng.uniform(1.5, 3.0), rank, reason=PEER_LOST) for rank in fault.ranks)
     _kills_all(fault, fabric, layout, rng, 3.0, 9.0)
 
 

@@ -43,7 +43,7 @@ def _xid_74(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random)
         switch = rng.choice(switches)
         said = lines.sxid(host, int(switch.rpartition("/")[2]), fabric.attr(switch, "pci"), rng.randrange(64))
         emissions.append(Emission(0.05, host, Source.KERNEL_LOG, said))
-    return _fault(spec, "xid_74", layout, place.rank, link, emissions)
+    return _fault(spec, "xid_74", fabric, layout, place.rank, link, emissions)
 
 
 def _xid_149(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random) -> Fault:
@@ -56,23 +56,26 @@ def _xid_149(spec: FaultSpec, fabric: Fabric, layout: Layout, rng: random.Random
         emissions.append(Emission(0.1 + 0.1 * n, place.host, Source.KERNEL_LOG, lines.xid(fabric, other.gpu, 145)))
         torn = lines.victim(fabric, other.gpu, other.pid, 149)
         emissions.append(Emission(0.4 + 0.1 * n, place.host, Source.KERNEL_LOG, torn))
-    return _fault(spec, "xid_149", layout, place.rank, 8, emissions)
+    return _fault(spec, "xid_149", fabric, layout, place.rank, 8, emissions)
 
 
-def _fault(spec: FaultSpec, flavour: str, layout: Layout, rank: int, link: int, emissions: list[traces.Trace]) -> Fault:
+def _fault(
+    spec: FaultSpec, flavour: str, fabric: Fabric, layout: Layout, rank: int, link: int, emissions: list[traces.Trace]
+) -> Fault:
     place, left = layout.places[rank], traces.left(emissions)
+    domain = fabric.nvdomain_of(place.gpu)
     return Fault(
         spec=spec,
         flavour=flavour,
         component=place.gpu,
-        also_right=(ids.nvlink_id(place.host, place.local, link), ids.nvdomain_id(place.host)),
+        also_right=(ids.nvlink_id(place.host, place.local, link), *([domain] if domain is not None else ())),
         ranks=(rank,),
         host=place.host,
         note=f"NVLink {link} of GPU {place.local} of {place.host} fails",
         obstacle=halts(rank),
         emissions=left.emissions,
         rises=left.rises,
-        cured_by=lambda kind, target: kind in MOVES_AWAY and (hits(target, place) or target == ids.nvdomain_id(place.host)),
+        cured_by=lambda kind, target: kind in MOVES_AWAY and (hits(target, place) or target == domain),
     )
 
 
