@@ -1,8 +1,6 @@
 """One host's readings when nothing is wrong: RDMA ports, NIC statistics, GPUs, the host's own tables.
 
-A host is laid out once, when it is first read; each reading after that is a few dozen samples made straight from that. The
-small irregularities come from a table of normal deviates that every host walks through in its own stride: the same seed
-gives the same readings, and drawing anew for each would cost more than all the rest.
+A host is laid out once, when it is first read; each reading after that is a few dozen samples made straight from that.
 """
 
 from __future__ import annotations
@@ -10,37 +8,17 @@ from __future__ import annotations
 import math
 import random
 import zlib
-from datetime import datetime
-from typing import NamedTuple
 
 from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId
-from goodput_common.contracts.telemetry import Counter, Gauge, Sample, Source, State
+from goodput_common.contracts.telemetry import Counter, Gauge, Source, State
 from goodput_faultlab.simulate import baseline, lines
+from goodput_faultlab.simulate.boards import Boards
 from goodput_faultlab.simulate.counts import Counts
+from goodput_faultlab.simulate.moments import FULL_EVERY_S, GRAINS, Batch, Moment, Walk
 from goodput_topology.graph import Fabric
 
-FULL_EVERY_S = 60.0
-GRAINS = 4096
 _SOURCES = (Source.RDMA, Source.ETHTOOL, Source.NVML, Source.HOST)
-Batch = list[Sample]
-
-
-def grains(rng: random.Random) -> tuple[float, ...]:
-    return tuple(rng.gauss(0.0, 1.0) for _ in range(GRAINS))
-
-
-class Moment(NamedTuple):
-    """When and over what a reading is taken. `steps`: of the job on this host, since the last reading."""
-
-    at: datetime  # by the host's clock
-    now_s: float
-    interval_s: float
-    steps: float
-    usual_steps: float  # as many as there would be if nothing were wrong
-    active: bool  # the host carries the job now
-    checkpoint: bool
-    first: bool  # no increases can be told yet
 
 
 class _Nic:
@@ -65,22 +43,6 @@ class _Paused:
         self.told_s = -math.inf
 
 
-class _Gpu:
-    __slots__ = ("attrs", "component", "counts", "heat", "links", "model", "offset", "told", "told_s")
-
-    def __init__(self, component: ComponentId, model: baseline.Gpu, attrs: dict[str, str], counts: dict[str, int]) -> None:
-        self.component = component
-        self.model = model
-        self.attrs = attrs
-        self.counts = counts
-        self.offset = (zlib.crc32(component.encode()) % 1000 - 500) / 500  # boards differ: -1 to 1
-        self.heat = 0.0  # 0 cool, 1 hot
-        self.told = [0.0, 0.0, 0.0, 0.0]  # clock, power, temperature, memory's temperature
-        self.told_s = [-math.inf] * 4  # when each was
-        host, _, pci = component.partition(":")[2].partition("/")
-        self.links = tuple(ids.nvlink_id(host, pci, n) for n in range(model.nvlinks))
-
-
 class HostReadings:
     """`read` gives what each source of the host has to tell at a moment; `covered` what each looks at."""
 
@@ -93,14 +55,12 @@ class HostReadings:
         self.host = host
         self.component = ids.host_id(host)
         self._counts = counts
-        self._table = table
-        self._words_a_step = baseline.WORDS_S * step_s
         mark = zlib.crc32(f"{seed}/{host}".encode())
-        self._at = mark % GRAINS
-        self._stride = 2 * (mark // GRAINS % (GRAINS // 2)) + 1
+        self._walk = Walk(table, mark)
+        self._boards = Boards(fabric, host, counts, self._walk)
+        self._words_a_step = baseline.WORDS_S * step_s
         self._rng = random.Random(mark)
         self._nics: list[_Nic] = []
-        self._gpus: list[_Gpu] = []
         self._host_counts = counts.of(self.component)
         self._host_told: list[float | None] = [None] * len(baseline.HOST_GAUGES)
         self._host_told_s = [-math.inf] * len(baseline.HOST_GAUGES)
@@ -110,10 +70,6 @@ class HostReadings:
         for nic in fabric.nics_of_host(host):
             if fabric.carries_traffic(nic) is True and fabric.attr(nic, "rdma"):
                 self._nics.append(self._nic(fabric, nic))
-        for gpu in fabric.gpus_of_host(host):
-            model = baseline.GPUS.get(fabric.attr(gpu, "chip"))
-            if model is not None:
-                self._gpus.append(self._gpu(fabric, gpu, model))
         self._rare_s = math.inf
         self._rare = self._next_rare(0.0)
 
@@ -126,19 +82,10 @@ class HostReadings:
         share = zlib.crc32(component.encode()) % 10_000 / 10_000
         return _Nic(component, fabric.attr(nic, "netdev"), counts, low * (high / low) ** share)
 
-    def _gpu(self, fabric: Fabric, gpu: ComponentId, model: baseline.Gpu) -> _Gpu:
-        pci = lines.pci_of(fabric, gpu)
-        component = ids.gpu_id(self.host, pci)
-        attrs = {"index": gpu.rpartition("/")[2], "pci": pci, "uuid": fabric.attr(gpu, "uuid")}
-        attrs["model"] = f"NVIDIA {fabric.attr(gpu, 'chip')}"
-        counts = self._counts.of(component)
-        counts.setdefault("throttled_power_us", self._counts.start(component, "throttled_power_us"))
-        return _Gpu(component, model, attrs, counts)
-
     @property
     def covered(self) -> dict[Source, tuple[ComponentId, ...]]:
         nics = tuple(nic.component for nic in self._nics)
-        gpus = tuple(gpu.component for gpu in self._gpus)
+        gpus = tuple(gpu.component for gpu in self._boards.gpus)
         found = {Source.RDMA: nics, Source.ETHTOOL: nics, Source.NVML: gpus, Source.HOST: (self.component,)}
         return {source: components for source, components in found.items() if components}
 
@@ -151,7 +98,7 @@ class HostReadings:
             self._ports(found[Source.RDMA], found[Source.ETHTOOL], moment)
             self._rarely(found, moment)
         self._stalls(found[Source.ETHTOOL], moment, full)
-        self._boards(found[Source.NVML], moment, full)
+        self._boards.read(found[Source.NVML], moment, full)
         self._tables(found[Source.HOST], moment, full)
         return found
 
@@ -160,12 +107,7 @@ class HostReadings:
         if component == self.component:
             names = [each[0] for each in baseline.HOST_GAUGES]
             return self._host_told[names.index(name)] if name in names else None
-        gpu = next((each for each in self._gpus if each.component == component), None)
-        if gpu is None:
-            return None
-        if name in _BOARD_NAMES:
-            return gpu.told[_BOARD_NAMES.index(name)]
-        return gpu.model.limit_w if name == "power_limit_w" else None
+        return self._boards.stands(component, name)
 
     def shares(self, told: Batch, moment: Moment) -> list[Gauge]:
         """The share of time paused, of every port that ever was: made of what the durations grew by."""
@@ -199,13 +141,10 @@ class HostReadings:
 
     # ------------------------------------------------------------------------------------------------- parts
 
-    def _grain(self) -> float:
-        self._at = (self._at + self._stride) % GRAINS
-        return self._table[self._at]
-
     def _ports(self, rdma: Batch, ethtool: Batch, moment: Moment) -> None:
         """Traffic in proportion to the work done, corrected bits whether there is any or not."""
-        at, interval_s, table, stride, grain_at = moment.at, moment.interval_s, self._table, self._stride, self._at
+        at, interval_s, walk = moment.at, moment.interval_s, self._walk
+        table, stride, grain_at = walk.table, walk.stride, walk.at
         words_usual = self._words_a_step * moment.steps
         wraps = 1 << 32
         for nic in self._nics:
@@ -252,7 +191,7 @@ class HostReadings:
                         interval_s=interval_s, value=value,
                     )
                 )  # fmt: skip
-        self._at = grain_at
+        walk.at = grain_at
 
     def _pause(self, ethtool: Batch, nic: _Nic, moment: Moment) -> None:
         """A short pause now and then: that is what PFC is for."""
@@ -287,13 +226,13 @@ class HostReadings:
         kinds: list[tuple[baseline.Rare, float, Source]] = [
             (each, each.an_hour * len(self._nics), Source.RDMA) for each in baseline.RARE_NIC
         ]
-        kinds += [(each, each.an_hour * len(self._gpus), Source.NVML) for each in baseline.RARE_GPU]
+        kinds += [(each, each.an_hour * len(self._boards.gpus), Source.NVML) for each in baseline.RARE_GPU]
         total = sum(rate for _, rate, _ in kinds)
         if total <= 0:
             return self.component, baseline.RARE_NIC[0], Source.RDMA
         self._rare_s = after_s + self._rng.expovariate(total / 3600)
         rare, _, source = self._rng.choices(kinds, [rate for _, rate, _ in kinds])[0]
-        where: list[ComponentId] = [each.component for each in (self._nics if source is Source.RDMA else self._gpus)]
+        where: list[ComponentId] = [each.component for each in (self._nics if source is Source.RDMA else self._boards.gpus)]
         return self._rng.choice(where), rare, source
 
     def _stalls(self, ethtool: Batch, moment: Moment, full: bool) -> None:
@@ -308,71 +247,10 @@ class HostReadings:
                     for way in ("rd", "wr")
                 )  # fmt: skip
 
-    def _boards(self, nvml: Batch, moment: Moment, full: bool) -> None:
-        at, now_s, table, stride, grain_at = moment.at, moment.now_s, self._table, self._stride, self._at
-        busy = min(1.0, moment.steps / moment.usual_steps) if moment.usual_steps > 0 else 0.0
-        warms = 1.0 - math.exp(-moment.interval_s / baseline.HEATS_OVER_S) if not moment.first else 1.0
-        noise = _BOARD_NOISE
-        for gpu in self._gpus:
-            model, told, told_s, component = gpu.model, gpu.told, gpu.told_s, gpu.component
-            grain_at = (grain_at + stride) % GRAINS
-            grain = table[grain_at]
-            if moment.active:
-                clock = model.clock_mhz - 15.0 * (grain > 1.0)
-                power = model.spins_w + (model.busy_w - model.spins_w) * busy + 12.0 * gpu.offset + 6.0 * grain
-                gpu.heat += (0.35 + 0.65 * busy - gpu.heat) * warms
-            else:
-                clock, power = baseline.IDLE_CLOCK_MHZ, model.idle_w + 4.0 * gpu.offset
-                gpu.heat += (0.0 - gpu.heat) * warms
-            heat = model.cool_c + (model.hot_c - model.cool_c) * gpu.heat + 2.0 * gpu.offset + 0.4 * grain
-            for n, value in enumerate((clock, power, heat, heat + 9.0)):
-                if abs(value - told[n]) > noise[n] or now_s - told_s[n] >= FULL_EVERY_S:
-                    told_s[n] = now_s
-                    value = told[n] = float(round(value, 1 if n == 1 else 0))
-                    nvml.append(Gauge(component=component, name=_BOARD_NAMES[n], observed_at=at, value=value))
-            if busy > 0 and not moment.first:
-                self._count_power(nvml, gpu, moment, busy, grain)
-            if full:
-                self._board_in_full(nvml, gpu, moment)
-        self._at = grain_at
-
-    def _count_power(self, nvml: Batch, gpu: _Gpu, moment: Moment, busy: float, grain: float) -> None:
-        delta = int(baseline.AT_POWER_CAP * busy * moment.interval_s * 1e6 * max(0.1, 1.0 + 0.3 * grain))
-        value = gpu.counts["throttled_power_us"] = gpu.counts["throttled_power_us"] + delta
-        nvml.append(
-            Counter(
-                component=gpu.component, name="throttled_power_us", observed_at=moment.at, delta=delta,
-                interval_s=moment.interval_s, value=value,
-            )
-        )  # fmt: skip
-
-    def _board_in_full(self, nvml: Batch, gpu: _Gpu, moment: Moment) -> None:
-        at, component, model = moment.at, gpu.component, gpu.model
-        for name, value in (
-            ("power_limit_w", model.limit_w),
-            ("clock_sm_max_mhz", model.clock_mhz),
-            ("clock_memory_mhz", model.memory_clock_mhz),
-        ):
-            nvml.append(Gauge(component=component, name=name, observed_at=at, value=float(value)))
-        reasons = "sw_power_cap" if moment.steps > 0 else "gpu_idle"
-        gen, _, width = model.pcie.partition(" ")
-        pcie = {"gen": gen[3:], "width": width[1:], "gen_max": gen[3:], "width_max": width[1:]}
-        for name, said, attrs in (
-            ("gpu", "present", gpu.attrs),
-            ("clocks_held_down_by", "nothing", {"reasons": reasons}),
-            ("pcie_link", model.pcie, pcie),
-            ("ecc", "on", {}),
-            ("row_remap", "ok", {"correctable": "0", "uncorrectable": "0", "pending": "0"}),
-            ("recovery_action", "none", {}),
-        ):
-            nvml.append(State(component=component, name=name, observed_at=at, value=said, attrs=attrs))
-        attrs = {"gpu": component}
-        nvml += (State(component=link, name="nvlink", observed_at=at, value="active", attrs=attrs) for link in gpu.links)
-
     def _tables(self, host: Batch, moment: Moment, full: bool) -> None:
         at, component = moment.at, self.component
         for n, (name, attrs, usual, checkpoint, wavers) in enumerate(baseline.HOST_GAUGES):
-            value = (checkpoint if moment.checkpoint else usual) + (wavers * self._grain() if wavers else 0.0)
+            value = (checkpoint if moment.checkpoint else usual) + (wavers * self._walk.next() if wavers else 0.0)
             before = self._host_told[n]
             moved = before is None or abs(value - before) > baseline.NOISE.get(name, baseline.SHARE_NOISE)
             if moved or moment.now_s - self._host_told_s[n] >= FULL_EVERY_S:
@@ -381,7 +259,7 @@ class HostReadings:
                 host.append(Gauge(component=component, name=name, observed_at=at, value=value, attrs=attrs))
         if not moment.first:
             for name, usual, checkpoint in baseline.HOST_COUNTERS:
-                rate = (checkpoint if moment.checkpoint else usual) * math.exp(0.2 * self._grain())
+                rate = (checkpoint if moment.checkpoint else usual) * math.exp(0.2 * self._walk.next())
                 self._count(host, component, name, int(rate * moment.interval_s), moment)
         if full:
             disk = baseline.DISK_ATTRS | {"in_flight": "0"}
@@ -404,5 +282,3 @@ _SENT_A_WORD = 4 / baseline.BYTES_A_PACKET_SENT
 _RECEIVED_A_WORD = 4 / baseline.BYTES_A_PACKET_RECEIVED
 _MARKED_A_WORD = _RECEIVED_A_WORD * baseline.MARKED_A_PACKET
 _WRITES_A_WORD = 4 / baseline.BYTES_A_WRITE
-_BOARD_NAMES = ("clock_sm_mhz", "power_w", "temperature_c", "memory_temperature_c")
-_BOARD_NOISE = tuple(baseline.NOISE[name] for name in _BOARD_NAMES)

@@ -29,7 +29,8 @@ from goodput_faultlab.simulate import baseline
 from goodput_faultlab.simulate.clockwork import Clockwork
 from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.flows import Flows
-from goodput_faultlab.simulate.healthy import FULL_EVERY_S, Batch, HostReadings, Moment, grains
+from goodput_faultlab.simulate.healthy import HostReadings
+from goodput_faultlab.simulate.moments import FULL_EVERY_S, Batch, Moment, grains
 from goodput_faultlab.simulate.spec import SimulationSpec
 from goodput_faultlab.simulate.switches import SwitchReadings
 

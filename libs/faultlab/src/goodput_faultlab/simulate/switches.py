@@ -17,7 +17,7 @@ from goodput_common.contracts.telemetry import Counter, Gauge, Sample, Source, S
 from goodput_faultlab.simulate import baseline
 from goodput_faultlab.simulate.counts import Counts
 from goodput_faultlab.simulate.flows import Flows
-from goodput_faultlab.simulate.healthy import FULL_EVERY_S, Batch, Moment
+from goodput_faultlab.simulate.moments import FULL_EVERY_S, Batch, Moment
 from goodput_topology.graph import Fabric
 
 CORRECTED_FRAMES_S = (5.0, 400.0)  # frames with corrected bits (guess)
