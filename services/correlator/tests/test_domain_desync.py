@@ -129,16 +129,18 @@ def test_members_of_an_uneven_gather_may_bring_different_sizes_those_of_a_coales
     assert odd_ones(blame(dump(rank, [gathers("allreduce_coalesced", rank)]) for rank in range(4))) == [(3, Odd.SHAPE)]
 
 
-def program(first_line: int, count: int, *, skip: int | None = None, twice: int | None = None) -> list[Collective]:
-    """`count` calls from successive lines, one of them left out or made twice; the last one is still open."""
+def program(
+    first_line: int, count: int, *, over: int, skip: int | None = None, twice: int | None = None
+) -> list[Collective]:
+    """`count` calls from successive lines, one of them left out or made twice; the first `over` are finished."""
     lines = [line for line in range(first_line, first_line + count) if line != skip]
     if twice is not None:
         lines.insert(lines.index(twice), twice)
-    return [call(seq, line=line, done=seq < len(lines)) for seq, line in enumerate(lines, 1)]
+    return [call(seq, line=line, done=seq <= over) for seq, line in enumerate(lines, 1)]
 
 
 def test_a_call_left_out_is_told_by_the_lines_behind_it_although_all_operations_look_alike() -> None:
-    dumps = [dump(rank, program(10, 8)) for rank in (0, 1, 2)] + [dump(3, program(10, 8, skip=13))]
+    dumps = [dump(rank, program(10, 8, over=7)) for rank in (0, 1, 2)] + [dump(3, program(10, 8, over=7, skip=13))]
     found = blame(dumps)
     assert odd_ones(found) == [(3, Odd.MISSING)]
     (root,) = found.roots
@@ -146,15 +148,17 @@ def test_a_call_left_out_is_told_by_the_lines_behind_it_although_all_operations_
 
 
 def test_a_call_made_twice_is_told_by_the_lines_behind_it() -> None:
-    dumps = [dump(rank, program(10, 8)) for rank in (0, 1, 2)] + [dump(3, program(10, 8, twice=13))]
+    dumps = [dump(rank, program(10, 8, over=8)) for rank in (0, 1, 2)] + [dump(3, program(10, 8, over=8, twice=13))]
     found = blame(dumps)
     assert odd_ones(found) == [(3, Odd.EXTRA)]
-    assert "train.py:13" in found.roots[0].detail
+    (root,) = found.roots  # what it asks the others to join is its own mistake
+    assert "train.py:13" in root.detail
 
 
 def test_of_two_one_place_apart_neither_can_be_told() -> None:
     pair = {"0": (0, 1)}
-    found = blame([dump(0, program(10, 8), groups=pair), dump(1, program(10, 8, skip=13), groups=pair)])
+    missing = dump(1, program(10, 8, over=7, skip=13), groups=pair)
+    found = blame([dump(0, program(10, 8, over=7), groups=pair), missing])
     assert {rank for rank, _ in odd_ones(found)} == {0, 1}
     assert all(root.certainty <= 0.5 for root in found.roots)
 

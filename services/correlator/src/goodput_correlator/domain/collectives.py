@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from goodput_correlator.domain.desync import crossed, mismatched, shifted
-from goodput_correlator.domain.roots import Inside, Root, RootKind
+from goodput_correlator.domain.roots import Inside, Odd, Root, RootKind
 from goodput_correlator.domain.standing import OpKey, Standing, Standings
 from goodput_correlator.domain.waits import Question, WaitGraph, ask_all
 
@@ -63,10 +63,26 @@ class Blame:
 def find_roots(all_of: Standings) -> Blame:
     """Deterministic in its input; about linear in the sum of the sizes of the groups with open operations."""
     questions = ask_all(all_of)
-    behind = _behind(all_of, questions)
-    open_groups = sorted({key.group for key in questions if not key.p2p})
-    odd = {**shifted(all_of, open_groups), **mismatched(all_of, questions)}
-    certain = {**behind, **odd}
+    odd = mismatched(all_of, questions)
+    found = _find(all_of, questions, odd)
+    off = shifted(all_of, _doubtful(all_of, found))
+    return _find(all_of, questions, {**off, **odd}) if off else found
+
+
+def _doubtful(all_of: Standings, found: Blame) -> frozenset[str]:
+    """Groups in which somebody has not come or is behind, or nobody knows why it stands: a call may have been left out in
+    them. To compare what all groups have called would cost more than all the rest."""
+    groups = {
+        root.key.group
+        for root in found.roots
+        if root.kind in (RootKind.NOT_JOINED, RootKind.BEHIND) or root.odd is Odd.ORDER
+    }
+    groups |= {each.key.group for rank in found.unexplained for each in all_of.known[rank].pending}
+    return frozenset(groups)
+
+
+def _find(all_of: Standings, questions: Mapping[OpKey, Question], odd: Mapping[int, Root]) -> Blame:
+    certain = {**_behind(all_of, questions), **odd}
     graph = WaitGraph(all_of, questions, certain.keys())
     roots: dict[int, Root] = {**_not_joined(all_of, questions, graph, certain), **certain}
     absent = _absent(all_of, graph, roots)
@@ -136,10 +152,12 @@ def _not_joined(
     all_of: Standings, questions: Mapping[OpKey, Question], graph: WaitGraph, certain: Mapping[int, Root]
 ) -> dict[int, Root]:
     found: dict[int, Root] = {}
+    odd = {rank for rank, root in certain.items() if root.odd is not None}
     for rank, standing in all_of.known.items():
         if rank in certain or rank in graph.waiting:
             continue
-        asked = graph.unjoined.get(rank, [])
+        # who is out of step itself may ask for what nobody has to join
+        asked = [question for question in graph.unjoined.get(rank, ()) if not odd.issuperset(question.inside)]
         if not asked:
             if idle := _idle(all_of, standing):
                 found[rank] = idle

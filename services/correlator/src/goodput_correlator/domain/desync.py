@@ -74,11 +74,15 @@ def mismatched(all_of: Standings, questions: Mapping[OpKey, Question]) -> dict[i
 
 def _called_at(all_of: Standings, questions: Mapping[OpKey, Question]) -> Called:
     """What the dumps show at the places of open collectives, finished entries included."""
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for key in questions:
+        if not key.p2p:
+            wanted[key.group].add(key.seq)
     found: dict[OpKey, dict[int, Collective]] = defaultdict(dict)
     for rank, dump in all_of.history.items():
         for each in dump.collectives:
-            if not each.p2p and (key := OpKey(each.group, each.seq)) in questions:
-                found[key][rank] = each
+            if each.seq in wanted.get(each.group, ()) and not each.p2p:
+                found[OpKey(each.group, each.seq)][rank] = each
     return found
 
 
@@ -113,9 +117,9 @@ def shifted(all_of: Standings, groups: Iterable[str]) -> dict[int, Root]:
     """Ranks whose calls in one of `groups` are those of the others, one place off from some place on."""
     wanted = set(groups)
     entries: dict[str, dict[int, dict[int, Collective]]] = defaultdict(lambda: defaultdict(dict))
-    for rank, dump in all_of.history.items():
-        for each in dump.collectives:
-            if not each.p2p and each.group in wanted:
+    for rank in sorted({rank for group in wanted for rank in all_of.members.get(group, ())} & all_of.history.keys()):
+        for each in all_of.history[rank].collectives:
+            if each.group in wanted and not each.p2p:
                 entries[each.group][rank][each.seq] = each
     found: dict[int, Root] = {}
     for group in sorted(entries):
