@@ -193,6 +193,13 @@ def test_the_table_knows_the_numbers_that_decide() -> None:
     assert XIDS[79].action == "RESTART_BM"
     assert {code for code, entry in XIDS.items() if entry.action == "RESTART_BM"} == {79}
     assert len({row.units for row in NVLINK_ROWS}) > 15
+    assert {row.xid for row in NVLINK_ROWS} == set(range(144, 151))
+
+
+def test_the_table_knows_on_which_chips_a_number_exists() -> None:
+    assert XIDS[79].chips == ("A100", "H100", "B100", "GB200")
+    assert XIDS[74].chips == ("A100", "H100")
+    assert all(XIDS[code].chips == ("B100", "GB200") for code in range(144, 151))
 
 
 @pytest.mark.skipif(not CATALOGUE.is_dir(), reason="NVIDIA's catalogue under ../shared is not here")

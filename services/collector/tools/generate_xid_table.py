@@ -41,6 +41,18 @@ def severity(text: str) -> str:
     return word
 
 
+def chips(heads: list[str], row: list[str]) -> str:
+    """The chips that the catalogue lists an Xid for, as a tuple."""
+    named = [one_line(head).removeprefix("Applies to ") for head in heads[4:8]]
+    applies = [quoted(chip) for chip, word in zip(named, row[4:8], strict=True) if one_line(word).upper() == "YES"]
+    return f"({', '.join(applies)}{',' if len(applies) == 1 else ''})"
+
+
+def head(path: Path) -> list[str]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file))
+
+
 def rows(path: Path) -> list[list[str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.reader(file))[1:]
@@ -49,11 +61,12 @@ def rows(path: Path) -> list[list[str]]:
 def render(folder: Path) -> str:
     """All that stands below the line."""
     lines = ["XIDS: dict[int, XidEntry] = {"]
+    heads = head(folder / "xids.csv")
     for row in rows(folder / "xids.csv"):
         if not row[1].strip().isdigit() or one_line(row[3]) == "Unused":
             continue
         fields = (one_line(row[2]), one_line(row[3])[:70], one_line(row[8]), one_line(row[9]))
-        lines.append(f"    {int(row[1])}: XidEntry({', '.join(map(quoted, fields))}),")
+        lines.append(f"    {int(row[1])}: XidEntry({', '.join(map(quoted, fields))}, {chips(heads, row)}),")
     lines.append("}\n\nNVLINK_ROWS: tuple[NvlinkRow, ...] = (")
     for row in rows(folder / "xid_144-150_decode.csv"):
         if not row[0].strip().isdigit():

@@ -258,3 +258,28 @@ def test_bus_errors_of_a_gpu_that_falls_off_the_bus_follow_from_that(script: Scr
     verdict = last(log.verdicts(50))
     assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.GPU_OFF_BUS, "gpu:h1/1")
     assert any("leaves errors on it" in each.because for each in verdict.explained)
+
+
+# ------------------------------------------------------------------------------------------ what the catalogue asks for
+
+
+@pytest.mark.parametrize(
+    ("impact", "wish", "action"),
+    [
+        ("reset", "", ActionKind.RESET_GPU),
+        ("reboot", "", ActionKind.SWAP_NODE),
+        ("reset", "node_reboot", ActionKind.SWAP_NODE),
+        ("reboot", "gpu_reset", ActionKind.RESET_GPU),
+    ],
+)
+def test_what_the_driver_wants_goes_before_what_the_catalogue_asks_for(
+    script: Script, impact: str, wish: str, action: ActionKind
+) -> None:
+    log = running(script)
+    log.xid("h1", "1", 62, STALL_S, impact=impact)
+    if wish:
+        log.xid("h1", "1", 154, STALL_S + 0.2, impact="workflow", recovery_action=wish)
+    log.stand(STALL_S, 50, step=log.last_step, silent=(3,))
+    verdict = last(log.verdicts(50))
+    assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.GPU_DRIVER, "gpu:h1/1")
+    assert verdict.action.kind is action
