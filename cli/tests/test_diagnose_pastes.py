@@ -310,6 +310,24 @@ def test_json_beyond_repair_is_counted_line_by_line(tmp_path: Path) -> None:
     assert told["not_understood"]["first"].startswith("malformed beyond repair")
 
 
+def test_a_document_in_one_long_line_is_whole(tmp_path: Path) -> None:
+    ports = [{"ifindex": n, "ifname": f"mlx5_{n}", "port": 1, **{f"counter_{c}": c for c in range(99)}} for n in range(40)]
+    file = tmp_path / "paste"
+    file.write_text(json.dumps(ports) + "\n")
+    (told,) = diagnose(file)["files"]
+    assert (told["facts"], told["not_understood"]["count"]) == (40 * 99, 0)
+
+
+@pytest.mark.parametrize(
+    "opener", ["| NVIDIA-SMI 535.1 |", "GPU 00000000:1B:00.0", "CA 'm'", "Settings for e0:", "LLDP neighbors:"]
+)
+def test_lines_longer_than_any_tool_prints_are_counted_unread_and_take_no_time(opener: str, tmp_path: Path) -> None:
+    file = tmp_path / "paste"
+    file.write_text(f"{opener}\n" + f"|  0  a{' ' * 15_000}b\n" * 50)
+    (told,) = diagnose(file)["files"]
+    assert told["not_understood"]["count"] >= 50
+
+
 # -- output ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ They are laid together by the same rules as snapshots of live collectors. What n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -20,10 +21,10 @@ from goodput_collector.domain.lldp import Neighbour
 from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
-from goodput_topology.build import InvalidFabric
 from goodput_topology.graph import Fabric
 
 NAME = "files"
+_INTERFACE = re.compile(r"^[A-Za-z][\w.@-]{0,31}$")
 _AT = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -45,7 +46,7 @@ def infer(placed: Iterable[Placed], known: Known, unknown_host: str, notes: list
     ]
     try:
         return Fabric.from_snapshots(NAME, snapshots) if snapshots else Fabric.empty(NAME)
-    except InvalidFabric as error:
+    except ValueError as error:  # InvalidFabric, or a name that makes no id
         notes.append(f"what the files say of the fabric contradicts itself, and is not used: {str(error).splitlines()[0]}")
         return Fabric.empty(NAME)
 
@@ -139,7 +140,7 @@ def _cables(host: str, reports: list[Placed], known: Known, drawing: _Host) -> N
         heard |= each.report.content.neighbours
     taken: set[ComponentId] = set()
     for netdev, neighbours in sorted(heard.items()):
-        if len(neighbours) != 1:
+        if len(neighbours) != 1 or _INTERFACE.match(netdev) is None:
             continue
         nic = known.netdev(host, netdev)
         drawing.put(nic, {"netdev": netdev}, drawing.id)

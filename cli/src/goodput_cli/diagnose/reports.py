@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from goodput_cli.diagnose.sections import Section
+from goodput_cli.diagnose.sections import JSON_CHARS_MAX, Section
 from goodput_cli.diagnose.tools import Tool
 from goodput_collector.domain import (
     dcgm_text,
@@ -27,6 +27,13 @@ from goodput_collector.domain import (
     smi_topo,
 )
 from goodput_collector.domain.pasted import Unread
+
+LINE_CHARS_MAX = 1024
+_CHARS_MAX = {
+    Tool.SMI_TABLE: 300,
+    **dict.fromkeys((Tool.RDMA_STATISTIC, Tool.DCGM), 16_384),
+    **dict.fromkeys((Tool.RDMA_JSON, Tool.RAS_JSON, Tool.LLDPCTL_JSON), JSON_CHARS_MAX),
+}
 
 
 @dataclass(slots=True)
@@ -65,7 +72,12 @@ class Report:
 def read(section: Section, origin: str) -> Report:
     """Never raises."""
     assert section.tool is not None
-    content, unread = _PARSERS[section.tool](section.text)
+    most = _CHARS_MAX.get(section.tool, LINE_CHARS_MAX)
+    long = [line for line in section.lines if len(line) > most]
+    text = "\n".join(line for line in section.lines if len(line) <= most) + "\n" if long else section.text
+    content, unread = _PARSERS[section.tool](text)
+    for line in long:  # the tool prints none so long
+        unread.note(line)
     return Report(section, section.tool, origin, content, unread)
 
 

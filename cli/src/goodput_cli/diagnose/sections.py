@@ -25,6 +25,7 @@ from goodput_cli.diagnose.tools import Opened, Tool, is_command, json_tool, open
 from goodput_collector.domain.timestamps import split
 
 LINE_CHARS_MAX = 16_384
+JSON_CHARS_MAX = 8 << 20  # some tools put a whole document into one line
 SECTIONS_MAX = 20_000
 _WINDOW_LINES, _WINDOW_CHARS = 60, 8192
 _PREFIXED_MIN = 3
@@ -97,7 +98,8 @@ def has_tool(sections: Iterable[Section]) -> bool:
 
 
 def _clean(line: str) -> str:
-    line = _ESCAPES.sub("", line[:LINE_CHARS_MAX]).rstrip("\r")
+    most = JSON_CHARS_MAX if line.lstrip()[:1] in ("{", "[") else LINE_CHARS_MAX
+    line = _ESCAPES.sub("", line[:most]).rstrip("\r")
     quoted = _QUOTED.match(line)
     return line[quoted.end() :] if quoted is not None else line
 

@@ -20,7 +20,7 @@ STATS_MAX = 16_384
 _TITLE = re.compile(r"^\s*(?:NIC|\S+)\s+statistics(?: \(standard\))?.*:\s*$")
 _STAT = re.compile(r"^\s*(?:\[\d+\]:?\s*)?(?P<name>[A-Za-z][\w.\-\[\]/() ]{0,95}?):\s*(?P<value>\d{1,20})\s*$")
 _SETTINGS = re.compile(r"^\s*Settings for (?P<name>[^\s:]{1,32}):\s*$")
-_FIELD = re.compile(r"^\s+(?P<name>[A-Z][A-Za-z /'()-]*?):\s*(?P<value>.*?)\s*$")
+_FIELD = re.compile(r"^\s+(?P<name>[A-Z][A-Za-z /'()-]*?):(?P<value>.*)$")
 _SPEED = re.compile(r"^(?P<mbps>\d{1,9})Mb/s")
 _LINK = re.compile(r"^(?P<up>yes|no)(?:\s+\((?P<reason>.*)\))?$")
 _REFUSED = re.compile(r"^\s*(?:netlink error|Cannot get|No data available|ethtool:)", re.IGNORECASE)
@@ -75,7 +75,7 @@ def parse_settings(text: str) -> tuple[list[Settings], Unread]:
         elif _REFUSED.match(line):
             continue  # what the caller was not allowed to see
         elif (match := _FIELD.match(line)) is not None and found:
-            _take(found[-1], match["name"], match["value"])
+            _take(found[-1], match["name"], match["value"].strip())
         elif not found or not line[:1].isspace():
             unread.note(line)
     return found, unread

@@ -20,7 +20,7 @@ from goodput_collector.domain.pasted import Unread
 
 NEIGHBOURS_MAX = 4096
 _INTERFACE = re.compile(r"^\s*Interface:\s+(?P<name>[^\s,]{1,32}), via: (?P<via>[\w-]+)")
-_FIELD = re.compile(r"^\s+(?P<name>[A-Za-z][\w /-]*?):\s*(?P<value>.*?)\s*$")
+_FIELD = re.compile(r"^\s+(?P<name>[A-Za-z][\w /-]*?):(?P<value>.*)$")
 _KEY = re.compile(
     r"^\s*lldp\.(?P<name>[^\s=]{1,32}?)"
     r"\.(?P<key>(?:via|rid|age|chassis|port|vlan|pi|unknown|lldp-med|ppvid)[\w.-]*)=(?P<value>.*)$"
@@ -41,7 +41,7 @@ def parse(text: str) -> tuple[dict[str, list[Neighbour]], Unread]:
                 entries.append((match["name"], {}))
             entries[-1][1].update(_of_key(match["key"], match["value"]))
         elif (match := _FIELD.match(line)) is not None and entries:
-            _of_field(entries[-1][1], match["name"], match["value"])
+            _of_field(entries[-1][1], match["name"], match["value"].strip())
             in_value = match["name"] == "SysDescr"
             continue
         elif line.strip(" -") and not line.strip().startswith("LLDP neighbors") and not (in_value and line[:1].isspace()):

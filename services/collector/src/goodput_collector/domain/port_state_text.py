@@ -24,10 +24,10 @@ from goodput_common.contracts import ids
 from goodput_common.contracts.telemetry import State
 
 PORTS_MAX = 4096
-_CA = re.compile(r"^\s*CA '(?P<device>[^'\s]{1,64})'\s*$")
+_CA = re.compile(r"^\s*CA '(?P<device>[\w.-]{1,64})'\s*$")
 _PORT = re.compile(r"^\s*Port (?P<port>\d{1,3}):\s*$")
-_FIELD = re.compile(r"^\s*(?P<name>[A-Za-z][A-Za-z _]*?):\s*(?P<value>\S.*?)?\s*$")
-_STATUS = re.compile(r"^\s*Infiniband device '(?P<device>[^'\s]{1,64})' port (?P<port>\d{1,3}) status:\s*$")
+_FIELD = re.compile(r"^\s*(?P<name>[A-Za-z][A-Za-z _]*?):(?P<value>.*)$")
+_STATUS = re.compile(r"^\s*Infiniband device '(?P<device>[\w.-]{1,64})' port (?P<port>\d{1,3}) status:\s*$")
 _LINK = re.compile(
     r"^\s*(?:link |\d+(?:/\d+)?: )(?P<device>[\w.-]{1,64})/(?P<port>\d{1,3}):? (?P<rest>(?:subnet_prefix|state|lid)\b.*)$"
 )
@@ -79,7 +79,7 @@ def parse_ibstat(text: str) -> tuple[list[PortSaid], Unread]:
             port = PortSaid(device, int(match["port"]))
             ports.append(port)
         elif (match := _FIELD.match(line)) is not None and device:
-            if not _ibstat_field(port, match["name"], match["value"] or ""):
+            if not _ibstat_field(port, match["name"], match["value"].strip()):
                 unread.note(line)
         else:
             unread.note(line)
@@ -120,7 +120,7 @@ def parse_ibstatus(text: str) -> tuple[list[PortSaid], Unread]:
 
 
 def _ibstatus_field(port: PortSaid, match: re.Match[str]) -> bool:
-    name, value = match["name"], match["value"] or ""
+    name, value = match["name"], match["value"].strip()
     _, colon, word = value.partition(": ")
     word = word if colon and name in ("state", "phys state") else value
     if name == "state":

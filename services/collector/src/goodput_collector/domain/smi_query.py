@@ -24,8 +24,8 @@ from goodput_common.contracts import ids
 
 GPUS_MAX = 256
 _GPU = re.compile(r"^\s*GPU (?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
-_LEAF = re.compile(r"^(?P<indent>\s*)(?P<name>[^:\s](?:[^:]|:(?! ))*?)\s*:(?:\s(?P<value>.*))?$")
-_BRANCH = re.compile(r"^(?P<indent>\s*)(?P<name>[A-Za-z][\w .,/()'&-]*?)\s*$")
+_COLON = re.compile(r":(?: |$)")
+_BRANCH = re.compile(r"^(?P<indent>\s*)(?P<name>[A-Za-z][\w .,/()'&-]*)$")
 _NUMBER = re.compile(r"^-?\d{1,12}(?:\.\d{1,6})?")
 _LOG = re.compile(r"^\s*=+\s*NVSMI LOG\s*=+\s*$")
 
@@ -97,9 +97,8 @@ def parse(text: str) -> tuple[SmiLog, Unread]:
             if len(log.gpus) < GPUS_MAX:
                 log.gpus.append(SmiGpu(ids.normal_pci(match["pci"]), len(log.gpus)))
             path = []
-        elif (match := _LEAF.match(line)) is not None:
-            told = (match["value"] or "").strip()
-            _take(log, _path(path, len(match["indent"]), match["name"]), told)
+        elif (match := _COLON.search(line)) is not None and (name := line[: match.start()].strip()):
+            _take(log, _path(path, len(line) - len(line.lstrip()), name), line[match.end() :].strip())
         elif (match := _BRANCH.match(line)) is not None:
             path = [each for each in path if each[0] < len(match["indent"])]
             path.append((len(match["indent"]), match["name"].lower()))
