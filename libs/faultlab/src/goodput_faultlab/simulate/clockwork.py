@@ -17,6 +17,7 @@ import msgspec
 from goodput_common.contracts import job, telemetry
 from goodput_faultlab.simulate.spec import TransportSpec
 
+DELAY_S_MIN = 0.002
 LOSABLE = (telemetry.TelemetryBatch, telemetry.CollectorHeartbeat, job.RankProgress)
 
 
@@ -43,6 +44,8 @@ class Clockwork:
         self._out: list[tuple[datetime, int, Outgoing]] = []
         self._pushed = 0
         self._rngs: dict[str, random.Random] = {}
+        self._transport_rng = self.rng("transport")
+        self._delay_s = max(0.0, transport.delay_s_max - DELAY_S_MIN)
 
     def rng(self, purpose: str) -> random.Random:
         if purpose not in self._rngs:
@@ -63,10 +66,10 @@ class Clockwork:
 
     def publish(self, *, subject: str, id: str, source: str, struct: msgspec.Struct, time: datetime) -> None:
         """Put a message on its way, now."""
-        rng, transport = self.rng("transport"), self._transport
+        rng, transport = self._transport_rng, self._transport
         if transport.lost and isinstance(struct, LOSABLE) and rng.random() < transport.lost:
             return
-        at = self.now + timedelta(seconds=rng.uniform(0.002, max(0.002, transport.delay_s_max)))
+        at = self.now + timedelta(seconds=DELAY_S_MIN + self._delay_s * rng.random())
         if transport.late and rng.random() < transport.late:
             at += timedelta(seconds=rng.uniform(0.0, transport.late_s_max))
         self._push(Outgoing(subject=subject, id=id, source=source, struct=struct, at=at, time=time))
