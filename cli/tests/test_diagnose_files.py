@@ -253,6 +253,14 @@ def test_a_file_takes_the_host_that_the_rest_of_its_folder_names() -> None:
     assert "mixed/ibstat.txt" not in found
 
 
+def test_a_file_hostname_speaks_for_all_below_its_folder() -> None:
+    inside = {"report/a/etc/hostname": frozenset({"node7"}), "report/b/hostname": frozenset({"node8"})}
+    found = assign(["report/a/sys/net/ethtool", "report/b/ibstat", "report/ibstat"], inside)
+    assert found["report/a/sys/net/ethtool"] == ("node7", "the file `hostname`")
+    assert found["report/b/ibstat"].host == "node8"
+    assert "report/ibstat" not in found
+
+
 def test_a_short_name_in_a_path_means_the_full_name_that_stands_inside() -> None:
     found = assign(["case/node7/ibstat.txt"], {"case/node7/dmesg": frozenset({"node7.cluster.example"})})
     assert found["case/node7/ibstat.txt"].host == "node7.cluster.example"

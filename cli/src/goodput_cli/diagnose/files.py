@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from goodput_cli.diagnose.hosts import Named
+from goodput_cli.diagnose.hosts import HOSTNAME_FILES, Named
 from goodput_cli.diagnose.reports import Report, read
 from goodput_cli.diagnose.sections import Section, has_tool, log_lines, moment_of, split_text
 from goodput_cli.diagnose.tools import Tool, may_hold_tools
@@ -122,10 +122,14 @@ def _take_apart(file: File, text: str) -> None:
     file.named = frozenset(told | labels | logged)
 
 
+def is_hostname_file(file: File) -> bool:
+    return PurePosixPath(file.item.hint).name.lower() in HOSTNAME_FILES
+
+
 def _host_file(file: File, text: str) -> frozenset[str]:
     """A file `hostname`, as bug reports have, holds a host's name and nothing else."""
     word = text.strip()
-    is_one = PurePosixPath(file.item.hint).name.lower() in ("hostname", "hostname.txt") and len(text) <= _HOST_FILE_BYTES_MAX
+    is_one = is_hostname_file(file) and len(text) <= _HOST_FILE_BYTES_MAX
     return frozenset({word}) if is_one and re.fullmatch(r"[A-Za-z][\w.-]{0,62}", word) else frozenset()
 
 

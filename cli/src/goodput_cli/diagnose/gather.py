@@ -11,7 +11,7 @@ from pathlib import Path
 from goodput_cli.diagnose import placement
 from goodput_cli.diagnose.fabric import infer
 from goodput_cli.diagnose.facts import Facts
-from goodput_cli.diagnose.files import TEXT_BYTES_MAX, File, look, pass_over_lines, taken_at, write_rest
+from goodput_cli.diagnose.files import TEXT_BYTES_MAX, File, is_hostname_file, look, pass_over_lines, taken_at, write_rest
 from goodput_cli.diagnose.hosts import Named, assign
 from goodput_cli.diagnose.known import gather
 from goodput_cli.diagnose.placed import Placed
@@ -156,7 +156,9 @@ def _log(gathered: Gathered, unpacker: Unpacker, file: File, path: Path, host: s
     file.facts += len(facts)
     if file.is_mixed:
         return
-    if read.unrecognised and not facts:
+    if read.unrecognised and not facts and len(file.named) == 1 and is_hostname_file(file):
+        file.kinds.append("host name")
+    elif read.unrecognised and not facts:
         file.why = read.unrecognised[0][1]
         for line in file.text.splitlines():
             file.not_understood.note(line)

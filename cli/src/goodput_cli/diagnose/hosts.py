@@ -42,6 +42,9 @@ _LONG_NUMBER = re.compile(r"^\d{6,}$")  # a date, a job, a ticket
 _SEPARATOR = re.compile(r"[._\s+]+")
 
 
+HOSTNAME_FILES = frozenset({"hostname", "hostname.txt"})
+
+
 class Named(NamedTuple):
     host: str
     by: str  # in words: `the folder's name`
@@ -97,12 +100,39 @@ def assign(paths: Iterable[str], inside: Mapping[str, frozenset[str]], given: st
     by_folder: dict[str, set[str]] = {}
     for path, hosts in inside.items():
         by_folder.setdefault(str(PurePath(path).parent), set()).update(hosts)
+    trees = {_tree_of(path): host for path, (host,) in _hostname_files(inside)}
     found: dict[str, Named] = {}
     for path in paths:
-        named = Named(given, "--host") if given else _from_path(path, known) or _from_folder(path, by_folder)
+        named = (
+            Named(given, "--host")
+            if given
+            else _from_tree(path, trees) or _from_path(path, known) or _from_folder(path, by_folder)
+        )
         if named is not None:
             found[path] = named
     return found
+
+
+def _hostname_files(inside: Mapping[str, frozenset[str]]) -> list[tuple[str, list[str]]]:
+    """Files that hold a host's name and nothing else, as collectors of bug reports leave one in each host's folder."""
+    return [
+        (path, list(hosts))
+        for path, hosts in inside.items()
+        if PurePath(path).name.lower() in HOSTNAME_FILES and len(hosts) == 1
+    ]
+
+
+def _tree_of(path: str) -> str:
+    """The folder that such a file speaks for: its own, or the one above `etc`."""
+    folder = PurePath(path).parent
+    return str(folder.parent if folder.name in ("etc", "host") else folder)
+
+
+def _from_tree(path: str, trees: Mapping[str, str]) -> Named | None:
+    for folder in PurePath(path).parents:
+        if str(folder) in trees:
+            return Named(trees[str(folder)], "the file `hostname`")
+    return None
 
 
 def _from_path(path: str, known: list[str]) -> Named | None:
