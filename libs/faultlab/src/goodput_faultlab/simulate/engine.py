@@ -154,6 +154,7 @@ class Simulation:
         """The run up to `until` as the broker's log would have it: `received_at` by one clock, numbered by stream."""
         rng = self._clockwork.rng("broker")
         sequences: dict[str, int] = {}
+        streams: dict[str, str] = {}
         held: list[tuple[datetime, int, Outgoing]] = []
         count = 0
         while self.now < until:
@@ -166,7 +167,9 @@ class Simulation:
             ready = [each for each in held if to == until or each[0] <= keep_from]
             held = held[len(ready) :]
             for received_at, _, out in ready:
-                stream = subjects.stream_of(out.subject).name
+                stream = streams.get(out.subject, "")
+                if not stream:
+                    stream = streams[out.subject] = subjects.stream_of(out.subject).name
                 sequences[stream] = sequences.get(stream, 0) + 1
                 yield Message(
                     id=out.id,
