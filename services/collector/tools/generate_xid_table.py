@@ -73,7 +73,7 @@ def render(folder: Path) -> str:
             continue
         units = "".join(f"{quoted(unit.strip())}, " for unit in one_line(row[1]).split("/")).strip()
         for status in (text.strip() for text in row[4].split("/")):
-            fields = (
+            cells = (
                 f"{int(row[0])}, ({units})",
                 bits(row[2]),
                 bits(row[3]),
@@ -85,7 +85,7 @@ def render(folder: Path) -> str:
                 quoted(one_line(row[9])),
                 quoted(severity(row[10])),
             )
-            lines.append(f"    NvlinkRow({', '.join(fields)}),")
+            lines.append(f"    NvlinkRow({', '.join(cells)}),")
     return "\n".join([*lines, ")\n"])
 
 
