@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered
-from goodput_common.contracts.telemetry import Counter, Event, EventName
+from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Sample, Source, TelemetryBatch
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
 from goodput_common.contracts.verdict import (
     Action,
@@ -33,6 +33,7 @@ from goodput_common.store.lease import Lease
 from goodput_common.store.migrate import upgrade
 from goodput_correlator.adapters import schema
 from goodput_correlator.adapters.postgres import PostgresStore
+from goodput_correlator.adapters.queries import Queries
 from goodput_correlator.application.ports import (
     Deposed,
     JobProgress,
@@ -44,6 +45,7 @@ from goodput_correlator.application.ports import (
     Write,
 )
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.remembered import Batch
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -119,7 +121,7 @@ def reign(lease: Lease) -> Reign:
 
 async def kept(
     store: PostgresStore, since: datetime | None = None, *, rows_max: int = 100, page_rows: int = 2
-) -> list[Observed]:
+) -> list[Observed | Batch]:
     pages = store.evidence_pages("f", since=since, rows_max=rows_max, page_rows=page_rows)
     return [each async for page in pages for each in page]
 
@@ -329,3 +331,65 @@ async def test_pruning_by_number_lets_the_oldest_go(store: PostgresStore, reign:
     await store.write(reign, [Write(observed=tuple(seen(n) for n in range(1, 6)))])
     await store.prune("f", Retention(evidence_rows_max=2), at(6))
     assert {o.id for o in await kept(store)} == {"e4", "e5"}
+
+
+# ------------------------------------------------------------------------------------------------- batches
+
+
+def batch(seq: int, *samples: Sample) -> Batch:
+    """Batch number `seq` of a host, received in that second."""
+    data = TelemetryBatch(
+        fabric="f", host="h1", source=Source.NVML, boot_id="b", seq=seq, observed_from=at(seq), observed_to=at(seq),
+        samples=samples,
+    )  # fmt: skip
+    return Batch(f"f/h1/nvml/b/{seq}", at(seq), data)
+
+
+def hot(value: float) -> Gauge:
+    return Gauge(component="gpu:h1/0", name="temperature_c", observed_at=T0, value=value)
+
+
+def fell_off(n: int) -> Event:
+    return Event(component="gpu:h1/0", name=EventName.XID, observed_at=at(n), attrs={"xid": "79"})
+
+
+async def restored(store: PostgresStore, *, since: float, measured_since: float) -> list[Observed | Batch]:
+    pages = store.evidence_pages("f", since=at(since), measured_since=at(measured_since), rows_max=100, page_rows=2)
+    return [each async for page in pages for each in page]
+
+
+async def test_a_batch_is_one_row_new_once_and_comes_back_as_it_was(
+    store: PostgresStore, reign: Reign, engine: AsyncEngine
+) -> None:
+    given = batch(1, hot(61.5), fell_off(1), hot(1 / 3))
+    first = await store.write(reign, [Write(batch=given), Write(observed=(seen(2),))])
+    again = await store.write(reign, [Write(batch=given)])
+    assert (first.new, again.new) == ({given.id, "e2"}, frozenset())
+    assert await restored(store, since=0, measured_since=0) == [given, seen(2)]
+    queries = Queries(engine, "f")
+    assert await queries.evidence(f"{given.id}#2") == given.observed(2)
+    assert await queries.evidence(f"{given.id}#3") is None
+    assert await queries.evidence(given.id) is None
+
+
+async def test_of_batches_that_only_measure_a_restart_reads_the_newest(store: PostgresStore, reign: Reign) -> None:
+    batches = [batch(1, hot(1)), batch(2, fell_off(2), hot(2)), batch(3, hot(3))]
+    await store.write(reign, [Write(batch=each) for each in batches])
+    assert await restored(store, since=0, measured_since=2.5) == batches[1:]
+
+
+async def test_measurements_go_first_and_a_batch_that_is_cited_stays_with_its_verdict(
+    store: PostgresStore, reign: Reign, engine: AsyncEngine
+) -> None:
+    batches = [batch(1, hot(1)), batch(2, hot(2)), batch(3, fell_off(3), hot(3)), batch(4, hot(4))]
+    await store.write(reign, [Write(batch=each) for each in batches])
+    cites = (f"{batches[0].id}#0",)
+    resolved = verdict(2, state=VerdictState.RESOLVED, cites=cites)
+    await store.commit(reign, Tick(previous=None, now=at(5), verdicts=(verdict(cites=cites), resolved)))
+    assert [each.id for each in await Queries(engine, "f").cited("v1")] == [*cites]
+    keep = Retention(evidence_s=600, measured_s=60, verdicts_s=3600)
+    await store.prune("f", keep, at(63))
+    assert await restored(store, since=0, measured_since=0) == [batches[0], *batches[2:]]
+    while await store.prune("f", keep, at(7200)):
+        pass
+    assert await restored(store, since=0, measured_since=0) == []

@@ -22,7 +22,7 @@ from goodput_correlator.application.metrics import CorrelatorMetrics
 from goodput_correlator.application.placement import JobBoard
 from goodput_correlator.application.ports import Reign
 from goodput_correlator.application.sources import Sources
-from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.case import MessageLike, Observed, unpack
 from goodput_correlator.domain.incidents import Incidents
 from goodput_topology.graph import Fabric
 
@@ -35,6 +35,9 @@ class Diagnosis(Incidents):
     def __init__(self) -> None:
         super().__init__(Fabric.empty("f"))
         self.told: list[Observed] = []
+
+    def take(self, message: MessageLike) -> None:
+        self.told.extend(unpack(message))
 
     def observe(self, seen: Observed) -> None:
         self.told.append(seen)

@@ -21,6 +21,7 @@ from goodput_correlator.adapters.queries import Queries
 from goodput_correlator.application.correlator import Correlator
 from goodput_correlator.application.metrics import CorrelatorMetrics
 from goodput_correlator.application.ports import Retention
+from goodput_correlator.collecting import settle
 from goodput_correlator.settings import Settings
 
 PACKAGE = "goodput_correlator"
@@ -29,6 +30,7 @@ VERSION = "0.1.0"
 
 async def build(settings: Settings) -> Service:
     """Construct; nothing is waited for here. Raises StartError for tokens or a database address that make no sense."""
+    settle()
     base = await Foundation.lay(
         "correlator", settings, version=VERSION, package=PACKAGE, outbox=schema.outbox, lease=schema.lease
     )
@@ -43,6 +45,7 @@ async def build(settings: Settings) -> Service:
         metrics=CorrelatorMetrics(base.metrics),
         retention=Retention(
             evidence_s=settings.evidence_keep_s,
+            measured_s=settings.measured_keep_s,
             evidence_rows_max=settings.evidence_rows_max,
             verdicts_s=settings.verdicts_keep_s,
         ),

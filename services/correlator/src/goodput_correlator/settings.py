@@ -13,6 +13,7 @@ class Settings(ServiceSettings):
     http_port: Port = 8081
     ingest_slots: int = Field(256, ge=1, le=4096, description="messages of one stream in hand at once; bounds memory")
     evidence_keep_s: float = Field(6 * 3600.0, gt=600, description="evidence that no verdict cites is kept this long")
+    measured_keep_s: float = Field(900.0, ge=120, description="batches of mere measurements that no verdict cites")
     evidence_rows_max: int = Field(20_000_000, ge=10_000, description="and at most this many rows of it")
     verdicts_keep_s: float = Field(30 * 86400.0, gt=3600, description="resolved verdicts, with what they cite")
 

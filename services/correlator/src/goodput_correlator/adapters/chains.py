@@ -19,6 +19,7 @@ from goodput_common.contracts import subjects
 from goodput_common.contracts.verdict import Culprit, Verdict, VerdictState
 from goodput_common.store.outbox import enqueue
 from goodput_correlator.adapters import schema
+from goodput_correlator.application import facts
 from goodput_correlator.application.views import EventKind, Incident, incident_state
 
 _encode = msgspec.json.Encoder().encode
@@ -99,13 +100,17 @@ async def _cite(connection: AsyncConnection, verdict: Verdict) -> None:
     """Note what the version rests on, and keep that evidence from being pruned."""
     if not verdict.evidence:
         return
+    evidence, ids = schema.evidence, [each.event_id for each in verdict.evidence]
+    batches = {each: sample[0] for each in ids if (sample := facts.row_of(each)) is not None}
+    asked = sa.select(evidence.c.id).where(evidence.c.id.in_(sorted({*ids, *batches.values()})))
+    found = frozenset((await connection.execute(asked)).scalars())
+    kept_in = [batches[each] if each not in found and batches.get(each) in found else each for each in ids]
     rows = [
-        {"verdict": verdict.id, "version": verdict.version, "ordinal": n, "event_id": each.event_id}
-        for n, each in enumerate(verdict.evidence)
+        {"verdict": verdict.id, "version": verdict.version, "ordinal": n, "event_id": each, "kept_in": row}
+        for n, (each, row) in enumerate(zip(ids, kept_in, strict=True))
     ]
     await connection.execute(insert(schema.citations), rows)
-    evidence = schema.evidence
-    cited = evidence.c.id.in_([each.event_id for each in verdict.evidence])
+    cited = evidence.c.id.in_(kept_in)
     await connection.execute(sa.update(evidence).where(cited, sa.not_(evidence.c.pinned)).values(pinned=True))
 
 

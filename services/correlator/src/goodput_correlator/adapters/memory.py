@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from goodput_common.contracts.job import RankExited, RankProgress
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.contracts.verdict import Verdict, VerdictState
+from goodput_correlator.application import facts
 from goodput_correlator.application.ports import (
     Deposed,
     JobProgress,
@@ -27,6 +28,7 @@ from goodput_correlator.application.ports import (
     Written,
 )
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.remembered import Batch
 from goodput_correlator.domain.timeline import READ
 from goodput_topology.build import InvalidFabric
 from goodput_topology.graph import Fabric
@@ -42,6 +44,7 @@ class MemoryStore:
         self.lose_answers = 0
         self.token = 1
         self.evidence: dict[str, Observed] = {}
+        self.batches: dict[str, Batch] = {}
         self.registrations: dict[tuple[str, int, int], Registration] = {}
         self.jobs: dict[str, JobProgress] = {}
         self.ticked_to: datetime | None = None
@@ -68,11 +71,17 @@ class MemoryStore:
 
     async def write(self, reign: Reign, writes: Sequence[Write]) -> Written:
         self._under(reign)
-        observed = [each for write in writes for each in write.observed]
+        batches = [write.batch for write in writes if write.batch is not None]
+        of_batches = [each for batch in batches for each in batch.all()]
+        observed = [each for write in writes for each in write.observed] + of_batches
         if refused := [each for each in observed if "\x00" in each.host]:
             raise StoreRefused(f"{refused[0].id}: a NUL in host")
         graph = self._topology([part for write in writes for part in write.topology])
-        new = frozenset(each.id for each in observed) - self.evidence.keys()
+        new = (frozenset(each.id for each in observed) - self.evidence.keys()) | (
+            frozenset(each.id for each in batches) - self.batches.keys()
+        )
+        for batch in batches:
+            self.batches.setdefault(batch.id, batch)
         for each in observed:
             self.evidence.setdefault(each.id, each)
         for placed in (each for write in writes for each in write.registrations):
@@ -165,11 +174,20 @@ class MemoryStore:
         return sorted(said, key=lambda o: o.order)[-2:]
 
     async def evidence_pages(
-        self, fabric: str, *, since: datetime | None, rows_max: int, page_rows: int
-    ) -> AsyncIterator[tuple[Observed, ...]]:
+        self, fabric: str, *, since: datetime | None, measured_since: datetime | None = None, rows_max: int, page_rows: int
+    ) -> AsyncIterator[tuple[Observed | Batch, ...]]:
         self._reachable()
-        read = [o for o in self.evidence.values() if isinstance(o.fact, READ) and (since is None or o.received_at > since)]
-        newest = sorted(read, key=lambda o: o.order)[-rows_max:]
+        in_batches = {each.id for batch in self.batches.values() for each in batch.all()}
+        read: list[Observed | Batch] = [
+            each
+            for each in self.evidence.values()
+            if each.id not in in_batches and isinstance(each.fact, READ) and (since is None or each.received_at > since)
+        ]
+        for batch in self.batches.values():
+            after = measured_since if facts.kind_of_batch(batch) == facts.MEASURED else since
+            if after is None or batch.received_at > after:
+                read.append(batch)
+        newest = sorted(read, key=lambda each: (each.received_at, each.id))[-rows_max:]
         for start in range(0, len(newest), page_rows):
             yield tuple(newest[start : start + page_rows])
 

@@ -1,14 +1,14 @@
 """The store in Postgres: what the application's `Store` port promises, one transaction a call.
 
 Evidence is written by `INSERT … SELECT unnest(…)`: one statement a group however many rows, which the driver prepares
-once. Every writing transaction first takes a shared lock on the fabric's lease row and compares the token. A take-over
-updates that row, so it waits for writes under way and none of the old term can follow it: what a new term reads at its
-start is all that the old one ever acknowledged.
+once. A telemetry batch is one row, compressed. Every writing transaction first takes a shared lock on the fabric's lease
+row and compares the token. A take-over updates that row, so it waits for writes under way and none of the old term can
+follow it: what a new term reads at its start is all that the old one ever acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,6 +37,7 @@ from goodput_correlator.application.ports import (
     Written,
 )
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.remembered import Batch
 from goodput_correlator.domain.timeline import READ
 from goodput_topology import postgres as graph_store
 from goodput_topology.build import InvalidFabric
@@ -45,15 +46,16 @@ from goodput_topology.merge import check
 from goodput_topology.snapshot import Assembly
 
 WORDS_A_RANK = 2  # its last report and its exit
-_READ_KINDS = sorted(kind for kind, struct in facts.KINDS.items() if issubclass(struct, READ))
+_READ_KINDS = sorted([facts.BATCH, *(kind for kind, struct in facts.KINDS.items() if issubclass(struct, READ))])
 _INSERT_EVIDENCE = sa.text(f"""
-    INSERT INTO {schema.SCHEMA}.evidence (id, fabric, host, source, kind, component, job, observed_at, received_at, body)
-    SELECT id, :fabric, host, source, kind, component, job, observed_at, received_at, body::json
+    INSERT INTO {schema.SCHEMA}.evidence
+        (id, fabric, host, source, kind, component, job, observed_at, received_at, body, packed)
+    SELECT id, :fabric, host, source, kind, component, job, observed_at, received_at, body::json, packed
     FROM unnest(
         cast(:id AS text[]), cast(:host AS text[]), cast(:source AS text[]), cast(:kind AS text[]),
         cast(:component AS text[]), cast(:job AS text[]), cast(:observed_at AS timestamptz[]),
-        cast(:received_at AS timestamptz[]), cast(:body AS text[])
-    ) AS given (id, host, source, kind, component, job, observed_at, received_at, body)
+        cast(:received_at AS timestamptz[]), cast(:body AS text[]), cast(:packed AS bytea[])
+    ) AS given (id, host, source, kind, component, job, observed_at, received_at, body, packed)
     ON CONFLICT (id) DO NOTHING RETURNING id
 """)
 _PROGRESS_COLUMNS = (
@@ -70,15 +72,16 @@ _UPDATE_PROGRESS = sa.text(f"""
     ) AS given ({", ".join(_PROGRESS_COLUMNS)})
     WHERE jobs.fabric = :fabric AND jobs.job = given.job AND jobs.generation = given.generation
 """)
+_READ = f"(kind = ANY(:kinds) OR (kind = '{facts.MEASURED}' AND received_at > :measured_since))"
 # Where the newest `rows_max` begin: behind the key of the first that does not fit. No row: all fit.
 _TOO_OLD = sa.text(f"""
     SELECT received_at, id FROM {schema.SCHEMA}.evidence
-    WHERE fabric = :fabric AND received_at > :since AND kind = ANY(:kinds)
+    WHERE fabric = :fabric AND received_at > :since AND {_READ}
     ORDER BY received_at DESC, id DESC OFFSET :rows_max LIMIT 1
 """)
 _READ_PAGE = sa.text(f"""
-    SELECT id, host, source, kind, observed_at, received_at, body::text AS body FROM {schema.SCHEMA}.evidence
-    WHERE fabric = :fabric AND received_at >= :at AND (received_at, id) > (:at, :id) AND kind = ANY(:kinds)
+    SELECT id, host, source, kind, observed_at, received_at, body::text AS body, packed FROM {schema.SCHEMA}.evidence
+    WHERE fabric = :fabric AND received_at >= :at AND (received_at, id) > (:at, :id) AND {_READ}
     ORDER BY received_at, id LIMIT :page_rows
 """)
 _READ_REGISTRATIONS = sa.text(f"""
@@ -124,27 +127,17 @@ class PostgresStore:
         with told_apart():
             async with self._engine.begin() as connection:
                 await self._under(connection, reign)
-                new = await self._evidence(connection, reign.fabric, [each for w in writes for each in w.observed])
+                new = await self._evidence(connection, reign.fabric, [row for each in writes for row in _rows(each)])
                 await self._registrations(connection, reign.fabric, [each for w in writes for each in w.registrations])
                 graph = await self._topology(connection, reign.fabric, [part for w in writes for part in w.topology])
         return Written(new=new, topology=graph)
 
-    async def _evidence(self, connection: AsyncConnection, fabric: str, observed: Sequence[Observed]) -> frozenset[str]:
-        if not observed:
+    async def _evidence(self, connection: AsyncConnection, fabric: str, rows: Sequence[tuple[Any, ...]]) -> frozenset[str]:
+        if not rows:
             return frozenset()
-        columns: dict[str, list[Any]] = {
-            "id": [each.id for each in observed],
-            "host": [each.host for each in observed],
-            "source": [each.source for each in observed],
-            "kind": [facts.kind_of(each.fact) for each in observed],
-            "component": [facts.component_of(each.fact) for each in observed],
-            "job": [each.job for each in observed],
-            "observed_at": [each.observed_at for each in observed],
-            "received_at": [each.received_at for each in observed],
-            "body": [facts.encode(each.fact) for each in observed],
-        }
-        rows = await connection.execute(_INSERT_EVIDENCE, {"fabric": fabric, **columns})
-        return frozenset(rows.scalars())
+        columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+        written = await connection.execute(_INSERT_EVIDENCE, {"fabric": fabric, **columns})
+        return frozenset(written.scalars())
 
     async def _registrations(self, connection: AsyncConnection, fabric: str, given: Sequence[Registration]) -> None:
         """A rank that registers again in the same generation (restarted in place) replaces its earlier process."""
@@ -276,10 +269,10 @@ class PostgresStore:
         return Restored(ticked_to=ticked_to, jobs=known, observed=tuple(observed), topology=graph, verdicts=verdicts)
 
     async def evidence_pages(
-        self, fabric: str, *, since: datetime | None, rows_max: int, page_rows: int
-    ) -> AsyncIterator[tuple[Observed, ...]]:
+        self, fabric: str, *, since: datetime | None, measured_since: datetime | None = None, rows_max: int, page_rows: int
+    ) -> AsyncIterator[tuple[Observed | Batch, ...]]:
         """Nobody else writes while a term restores, so pages need no common snapshot."""
-        asked = {"fabric": fabric, "kinds": _READ_KINDS}
+        asked = {"fabric": fabric, "kinds": _READ_KINDS, "measured_since": measured_since or _LONG_AGO}
         at, key, left = since or _LONG_AGO, "", rows_max
         with told_apart():
             async with self._engine.connect() as connection:
@@ -294,7 +287,7 @@ class PostgresStore:
                 async with self._engine.connect() as connection:
                     rows = (await connection.execute(_READ_PAGE, {**asked, "at": at, "id": key, "page_rows": limit})).all()
             if rows:
-                yield tuple(_observed(row) for row in rows)
+                yield tuple(_kept(row) for row in rows)
                 at, key, left = rows[-1].received_at, rows[-1].id, left - len(rows)
             if len(rows) < limit:
                 return
@@ -310,6 +303,31 @@ class PostgresStore:
         with told_apart():
             async with self._engine.begin() as connection:
                 return await retention.prune(connection, fabric, keep, now)
+
+
+_COLUMNS = (
+    "id", "host", "source", "kind", "component", "job", "observed_at", "received_at", "body", "packed"
+)  # fmt: skip
+
+
+def _rows(write: Write) -> Iterator[tuple[Any, ...]]:
+    """Rows of evidence, as `_COLUMNS` has them."""
+    for each in write.observed:
+        yield (
+            each.id, each.host, each.source, facts.kind_of(each.fact), facts.component_of(each.fact), each.job,
+            each.observed_at, each.received_at, facts.encode(each.fact), None,
+        )  # fmt: skip
+    batch = write.batch
+    if batch is not None:
+        data = batch.data
+        yield (
+            batch.id, data.host, data.source.value, facts.kind_of_batch(batch), None, None, data.observed_to,
+            batch.received_at, None, facts.pack(batch),
+        )  # fmt: skip
+
+
+def _kept(row: Any) -> Observed | Batch:
+    return facts.unpack(row.id, row.received_at, row.packed) if row.packed is not None else _observed(row)
 
 
 def _observed(row: Any) -> Observed:

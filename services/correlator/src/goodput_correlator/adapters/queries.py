@@ -167,16 +167,21 @@ class Queries:
     async def cited(self, verdict: str) -> list[Observed]:
         """The evidence that any version of a verdict rests on, in the order in which it arrived."""
         evidence, citations = schema.evidence, schema.citations
-        ids = sa.select(citations.c.event_id).where(citations.c.verdict == verdict)
-        listed = _EVIDENCE.where(evidence.c.fabric == self._fabric, evidence.c.id.in_(ids))
-        return [_observed(row) for row in await self._rows(listed.order_by(evidence.c.received_at, evidence.c.id))]
+        rests_on = sa.select(citations.c.event_id, citations.c.kept_in).where(citations.c.verdict == verdict)
+        ids = rests_on.distinct().subquery()
+        listed = _EVIDENCE.add_columns(ids.c.event_id).join(ids, evidence.c.id == ids.c.kept_in)
+        rows = await self._rows(listed.where(evidence.c.fabric == self._fabric))
+        found = [seen for row in rows if (seen := _fact(row, row.event_id)) is not None]
+        return sorted(found, key=lambda seen: seen.order)
 
     # ------------------------------------------------------------------------------------------------- evidence
 
     async def evidence(self, event_id: str) -> Observed | None:
-        evidence = schema.evidence
-        rows = await self._rows(_EVIDENCE.where(evidence.c.fabric == self._fabric, evidence.c.id == event_id))
-        return _observed(rows[0]) if rows else None
+        evidence, sample = schema.evidence, facts.row_of(event_id)
+        ids = [event_id] if sample is None else [event_id, sample[0]]
+        rows = await self._rows(_EVIDENCE.where(evidence.c.fabric == self._fabric, evidence.c.id.in_(ids)))
+        found = {row.id: seen for row in rows if (seen := _fact(row, event_id)) is not None}
+        return next((found[each] for each in ids if each in found), None)
 
     async def cites(self, event_id: str, jobs: frozenset[str]) -> bool:
         """Whether a verdict about one of `jobs` rests on this piece of evidence."""
@@ -308,7 +313,18 @@ _EVIDENCE = sa.select(
     schema.evidence.c.observed_at,
     schema.evidence.c.received_at,
     sa.cast(schema.evidence.c.body, sa.Text).label("body"),
+    schema.evidence.c.packed,
 )
+
+
+def _fact(row: Any, event_id: str) -> Observed | None:
+    """What a row of evidence holds under this id: itself, or a sample of its batch."""
+    if row.packed is None:
+        return _observed(row) if row.id == event_id else None
+    sample = facts.row_of(event_id)
+    if sample is None or sample[0] != row.id:
+        return None
+    return facts.fact_in(facts.unpack(row.id, row.received_at, row.packed), sample[1])
 
 
 def _observed(row: Any) -> Observed:

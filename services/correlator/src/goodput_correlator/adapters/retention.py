@@ -1,7 +1,7 @@
 """Old rows go, a bounded number a round, so that pruning never holds up a write for long.
 
-Evidence goes by age, and by number when a burst fills the table before its age is up. What a verdict cites is pinned and
-goes with the verdict.
+Batches of mere measurements go soonest. Other evidence goes by age, and by number when a burst fills the table before its
+age is up. What a verdict cites is pinned and goes with the verdict.
 """
 
 from __future__ import annotations
@@ -31,6 +31,14 @@ _EVIDENCE = f"""
     )
     DELETE FROM {SCHEMA}.evidence USING old WHERE evidence.id = old.id
 """
+_MEASURED = f"""
+    WITH old AS (
+        SELECT id FROM {SCHEMA}.evidence
+        WHERE fabric = :fabric AND kind = 'measured' AND NOT pinned AND received_at <= :measured_before
+        ORDER BY received_at LIMIT :rows_a_round
+    )
+    DELETE FROM {SCHEMA}.evidence USING old WHERE evidence.id = old.id
+"""
 _EVENTS = f"""
     DELETE FROM {SCHEMA}.events WHERE position IN (
         SELECT position FROM {SCHEMA}.events WHERE fabric = :fabric AND at < :events_before
@@ -48,12 +56,12 @@ _CHAINS = f"""
         DELETE FROM {SCHEMA}.incidents USING old WHERE incidents.id = old.incident
     ), quoted AS (
         DELETE FROM {SCHEMA}.citations USING old WHERE citations.verdict = old.id
-        RETURNING citations.verdict, citations.event_id
+        RETURNING citations.verdict, citations.kept_in
     )
     UPDATE {SCHEMA}.evidence SET pinned = false FROM quoted
-    WHERE evidence.id = quoted.event_id AND NOT EXISTS (
+    WHERE evidence.id = quoted.kept_in AND NOT EXISTS (
         SELECT FROM {SCHEMA}.citations other
-        WHERE other.event_id = quoted.event_id AND other.verdict NOT IN (SELECT id FROM old)
+        WHERE other.kept_in = quoted.kept_in AND other.verdict NOT IN (SELECT id FROM old)
     )
 """
 _JOBS = f"""
@@ -62,7 +70,7 @@ _JOBS = f"""
     )
     DELETE FROM {SCHEMA}.registrations USING old WHERE registrations.fabric = old.fabric AND registrations.job = old.job
 """
-_STATEMENTS = tuple(sa.text(each) for each in (_EVIDENCE, _EVENTS, _CHAINS, _JOBS))
+_STATEMENTS = tuple(sa.text(each) for each in (_MEASURED, _EVIDENCE, _EVENTS, _CHAINS, _JOBS))
 
 
 async def prune(connection: AsyncConnection, fabric: str, keep: Retention, now: datetime) -> int:
@@ -70,6 +78,7 @@ async def prune(connection: AsyncConnection, fabric: str, keep: Retention, now: 
     given = {
         "fabric": fabric,
         "evidence_before": now - timedelta(seconds=keep.evidence_s),
+        "measured_before": now - timedelta(seconds=keep.measured_s),
         "evidence_rows_max": keep.evidence_rows_max,
         "events_before": now - timedelta(seconds=keep.events_s),
         "verdicts_before": now - timedelta(seconds=keep.verdicts_s),

@@ -1,11 +1,11 @@
 """The tables of schema `correlator`, as SQLAlchemy Core. The migrations create them; a test checks that the two agree.
 
-Three families. *Input*: `evidence` (every sample and report, one row each), `registrations` (which process carried which
-rank, by generation), `topology_parts` (snapshots as they came, until all parts are there). *Decisions*: `incidents`,
-`verdicts` (one row a version, `body` being the exact bytes that went to the bus), `citations` (which evidence a version
-rests on), `events` (what the SSE stream tells, in order). *When*: `grid` (the last second that was analysed, and under
-which term of the lease). Outbox and lease come from `goodput_common.store`; there is no inbox, because a sample's id is the
-key of its row of evidence.
+Three families. *Input*: `evidence` (a report is a row, and so is a telemetry batch, compressed as it came),
+`registrations` (which process carried which rank, by generation), `topology_parts` (snapshots as they came, until all
+parts are there). *Decisions*: `incidents`, `verdicts` (one row a version, `body` being the exact bytes that went to the
+bus), `citations` (which evidence a version rests on), `events` (what the SSE stream tells, in order). *When*: `grid` (the
+last second that was analysed, and under which term of the lease). Outbox and lease come from `goodput_common.store`;
+there is no inbox, because a message's id is the key of its row of evidence.
 
 The graph itself lives in the tables of `goodput_topology.postgres`, in the same schema.
 """
@@ -51,7 +51,7 @@ grid = Table(
 )
 
 # `body` is json, not jsonb: the exact text comes back (a restored fact equals the live one to the last digit), a NUL inside
-# an excerpt of a kernel log is no error, and inserting is cheaper.
+# an excerpt of a kernel log is no error, and inserting is cheaper. A batch has `packed` instead.
 evidence = Table(
     "evidence",
     metadata,
@@ -65,8 +65,10 @@ evidence = Table(
     Column("observed_at", _INSTANT, nullable=False),
     Column("received_at", _INSTANT, nullable=False),
     Column("pinned", Boolean, nullable=False, server_default=text("false")),
-    Column("body", JSON, nullable=False),
+    Column("body", JSON),
+    Column("packed", LargeBinary),
     Index("evidence_by_arrival", "fabric", "received_at"),
+    Index("evidence_measured", "fabric", "received_at", postgresql_where=text("kind = 'measured' AND NOT pinned")),
     Index("evidence_by_component", "component", "received_at"),
 )
 
@@ -168,8 +170,10 @@ citations = Table(
     Column("version", Integer),
     Column("ordinal", Integer),
     Column("event_id", Text, nullable=False),
+    Column("kept_in", Text, nullable=False),  # the row of evidence: of a sample, its batch
     PrimaryKeyConstraint("verdict", "version", "ordinal"),
     Index("citations_by_event", "event_id"),
+    Index("citations_by_row", "kept_in"),
 )
 
 events = Table(

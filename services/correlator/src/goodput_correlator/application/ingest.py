@@ -33,6 +33,7 @@ from goodput_correlator.application.sources import Sources
 from goodput_correlator.application.watermark import BrokerClock, StreamBound
 from goodput_correlator.domain.case import unpack
 from goodput_correlator.domain.incidents import Incidents
+from goodput_correlator.domain.remembered import Batch
 
 _log = get_logger(__name__)
 
@@ -147,6 +148,8 @@ class Ingest:
             if not 1 <= snapshot.part <= snapshot.parts:
                 raise Reject(f"field part is {snapshot.part} of {snapshot.parts} parts")
             return Write(topology=(snapshot,), received_at=message.received_at)
+        if isinstance(message.data, TelemetryBatch):
+            return Write(batch=Batch.of(message))
         try:
             observed = unpack(message)
         except Exception as error:
@@ -163,6 +166,8 @@ class Ingest:
                 self._metrics.missing.labels(message.data.source.value).inc(missing)
         elif isinstance(message.data, CollectorHeartbeat):
             self._sources.heartbeat(message.data, message.received_at)
+        if write.batch is not None:
+            self._note_batch(write.batch, written)
         fresh = [each for each in write.observed if each.id in written.new]
         of_job = bool(fresh) and fresh[0].job is not None  # all facts of a message have one source
         for each in fresh:
@@ -176,6 +181,14 @@ class Ingest:
         if self.newest is None or message.received_at > self.newest:
             self.newest = message.received_at
 
+    def _note_batch(self, batch: Batch, written: Written) -> None:
+        samples = len(batch.data.samples)
+        if batch.id in written.new:
+            self._incidents.take(batch)
+            self._counted(batch.data.source.value).inc(samples)
+        else:
+            self._metrics.doubles.inc(samples)
+
     def _counted(self, source: str) -> Counter:
         """Its counter of facts; finding it by label is dear at this rate."""
         counter = self._evidence_counters.get(source)
@@ -187,9 +200,10 @@ class Ingest:
         began_s = self._clock.monotonic_s()
         written = await self._store.write(self._reign, writes)
         self._metrics.write_s.observe(self._clock.monotonic_s() - began_s)
-        self._metrics.group.observe(sum(len(each.observed) for each in writes))
+        self._metrics.group.observe(sum(len(each.observed) + (each.batch is not None) for each in writes))
         if again:  # an earlier try may have been committed: what is "not new" then was never handed on
-            written = replace(written, new=frozenset(o.id for each in writes for o in each.observed))
+            facts = {each.id for write in writes for each in write.observed}
+            written = replace(written, new=frozenset(facts | {w.batch.id for w in writes if w.batch is not None}))
         if written.topology is not None:
             received = [each.received_at for each in writes if each.topology and each.received_at is not None]
             self._incidents.set_topology(written.topology, max(received))

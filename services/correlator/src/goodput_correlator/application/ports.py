@@ -16,6 +16,7 @@ from goodput_common.contracts.job import RankRegistered
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.contracts.verdict import Verdict
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.remembered import Batch
 from goodput_topology.graph import Fabric
 
 
@@ -64,9 +65,10 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """What one message leaves in the store."""
+    """What one message leaves in the store. A telemetry batch stays whole."""
 
     observed: tuple[Observed, ...] = ()
+    batch: Batch | None = None
     registrations: tuple[Registration, ...] = ()
     topology: tuple[TopologySnapshot, ...] = ()
     received_at: datetime | None = None  # of the message that carried the snapshot
@@ -74,7 +76,8 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a group changed: the ids of evidence that was not there before, and the graph if a snapshot became complete."""
+    """What a group changed: the ids of facts and batches that were not there before, and the graph if a snapshot became
+    complete."""
 
     new: frozenset[str]
     topology: Fabric | None = None
@@ -119,9 +122,11 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long things are kept. Evidence that a verdict cites stays as long as the verdict."""
+    """How long things are kept. Evidence that a verdict cites stays as long as the verdict. Batches of mere measurements are
+    most of what is stored, and the first to go."""
 
     evidence_s: float = 6 * 3600.0
+    measured_s: float = 15 * 60.0
     evidence_rows_max: int = 20_000_000
     verdicts_s: float = 30 * 86400.0
     events_s: float = 7 * 86400.0
@@ -141,10 +146,10 @@ class Store(Protocol):
         that are open or ended within `window_s`."""
 
     def evidence_pages(
-        self, fabric: str, *, since: datetime | None, rows_max: int, page_rows: int
-    ) -> AsyncIterator[tuple[Observed, ...]]:
-        """Evidence that a diagnosis reads, received after `since`, in pages and in its order; of more than `rows_max` the
-        newest."""
+        self, fabric: str, *, since: datetime | None, measured_since: datetime | None = None, rows_max: int, page_rows: int
+    ) -> AsyncIterator[tuple[Observed | Batch, ...]]:
+        """Evidence that a diagnosis reads, received after `since` (batches of mere measurements: after `measured_since`), in
+        pages and in its order; of more than `rows_max` the newest."""
 
     async def commit(self, reign: Reign, tick: Tick) -> tuple[Verdict, ...]:
         """Advance the grid, store verdict versions and queue them for the bus, in one transaction. Committing the same

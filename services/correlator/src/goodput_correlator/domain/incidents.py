@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from goodput_common.contracts.telemetry import TelemetryBatch
 from goodput_common.contracts.verdict import Verdict
 from goodput_correlator.domain.arrivals import REMEMBER_IDS_S, Arrivals
-from goodput_correlator.domain.case import MessageLike, Observed, unpack
+from goodput_correlator.domain.case import MessageLike, Observed, ordered, unpack
 from goodput_correlator.domain.judging import JOB_FORGET_S, Judging
 from goodput_correlator.domain.remembered import KEPT, LOOK_BACK_S, Batch, Remembered
 from goodput_correlator.domain.timeline import Noted
@@ -124,7 +124,7 @@ class Incidents:
         `LOOK_BACK_S` (registrations of running jobs however old), the last grid time that was judged and stored, and what
         was noted of the jobs. What was received after `judged` is judged again, to the same effect."""
         self.reopen(verdicts)
-        self.recall(sorted(observed, key=lambda each: each.order), judged=judged)
+        self.recall(ordered(observed), judged=judged)
         self.resume(judged=judged, jobs=jobs)
 
     def reopen(self, verdicts: Iterable[Verdict]) -> None:
