@@ -147,6 +147,14 @@ def test_damage_at_both_ends_is_the_link_and_at_one_end_that_end(script: Script)
     assert first_of(log.verdicts(END_S)).culprit.component == nic(2)
 
 
+def test_a_switch_port_that_alone_receives_damage_is_the_switchs_fault(script: Script) -> None:
+    log = slow(script, 1.2)
+    counted(log, nic(2), "rx_packets_phy", 1e6)
+    counted(log, port(nic(2)), "in_fec_uncorrected_frames", 40, source="switch")
+    verdict = first_of(log.verdicts(END_S))
+    assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.SWITCH_FAULT, port(nic(2)))
+
+
 def test_a_few_symbol_errors_everywhere_are_nobodys_fault(script: Script) -> None:
     log = slow(script, 1.2)
     for host in range(8):

@@ -90,6 +90,8 @@ def of_the_application(effect: Finding, application: Finding) -> str | None:
 def _device_follows(effect: Finding, cause: Finding) -> str | None:
     if any(each.component == effect.component for each in cause.victims):
         return next(each.because for each in cause.victims if each.component == effect.component)
+    if cause.fault_class is FaultClass.GPU_DRIVER and cause.kind is ComponentKind.HOST and effect.host == cause.host:
+        return f"the driver of {cause.host} is gone for all its GPUs" if effect.fault_class in GPU_ORDER else None
     if effect.host != cause.host or effect.host is None:
         return None
     if effect.component == cause.component:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.ids import ComponentId, host_of
 from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import CLOCK_DOUBT_S, canonical, events
@@ -93,6 +93,13 @@ def _told_once(seen: list[Observed]) -> list[Observed]:
 def _again(each: Observed, other: Observed) -> bool:
     heard_s = abs((each.received_at - other.received_at).total_seconds())
     return heard_s > RETOLD_S and abs((each.observed_at - other.observed_at).total_seconds()) < SAME_MOMENT_S
+
+
+def host_of_link(case: Case, end: ComponentId) -> str | None:
+    """The host at a link's end, whichever end told: a switch speaks of its port, the adapter is at the other end."""
+    other = case.topology.peer_of(end)
+    nics = [each for each in (end, other) if each is not None and each.startswith("nic:")]
+    return host_of(nics[0]) if len(nics) == 1 else None
 
 
 def is_down(each: Observed) -> bool:

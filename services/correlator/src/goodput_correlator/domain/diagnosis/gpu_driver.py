@@ -2,27 +2,39 @@
 
 What is to be done says the line: the driver's own wish (Xid 154, the state `recovery_action`) before the vendor's catalogue,
 whose action the collector reads from its table. Only what asks for a restart of the machine takes a node out of service.
+
+A driver that is unloaded or exchanged under the job is gone for a whole host (`_driver`): no GPU of it is to blame.
 """
 
 from __future__ import annotations
 
-from goodput_common.contracts.ids import ComponentId
+from goodput_common.contracts.ids import ComponentId, host_id
 from goodput_common.contracts.telemetry import Event, EventName, State
-from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
+from goodput_common.contracts.verdict import Action, ActionKind, Explained, FaultClass
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.clues import canonical, events, states
+from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, canonical, cite, events, states, symptoms_of
 from goodput_correlator.domain.diagnosis import gpu_memory, nvlink
 from goodput_correlator.domain.diagnosis._device import Seen, by_component, device_finding
+from goodput_correlator.domain.diagnosis._driver import (
+    GSP,
+    driver_words,
+    held_by_driver,
+    hosts_without_driver,
+    lost_lines,
+    not_initialised,
+)
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "gpu_driver"
-GSP = frozenset({"119", "120"})
 MACHINE = frozenset({"node_reboot", "system_reboot", "bus_reset"})
 ELSEWHERE = frozenset({"79", "74", "45", "154"}) | nvlink.NVLINK5 | gpu_memory.SCORES.keys()
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
     seen = [(each, event) for each, event in events(case, EventName.XID) if _counts(event)]
+    for gpu in held_by_driver(case):
+        seen += lost_lines(case)[gpu]
+    seen.sort(key=lambda each: each[0].order)
     found = [
         device_finding(
             case,
@@ -37,7 +49,54 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         )
         for gpu, errors in by_component(case, seen).items()
     ]
-    return tuple(each for each in found if each is not None)
+    hosts = [_host(case, host, gpus) for host, gpus in hosts_without_driver(case).items()]
+    return (*hosts, *(each for each in found if each is not None))
+
+
+def _host(case: Case, host: str, gpus: tuple[ComponentId, ...]) -> Finding:
+    """The driver of a whole host is gone."""
+    component = host_id(host)
+    ranks = case.placement.on_host(host) if case.placement is not None else ()
+    words = {rank: left for rank, left in driver_words(case).items() if rank in ranks}
+    evidence = [
+        cite(each, "its driver cannot bring the GPU up, and so it is with others of this host", 0.7, gpu)
+        for gpu in gpus
+        for each, _ in lost_lines(case).get(gpu, [])[:1]
+    ]
+    evidence += [cite(left, "the CUDA runtime says that its driver went away", 0.7, component) for left in words.values()]
+    told = states(case)
+    evidence += [
+        cite(told[gpu, "gpu"], "NVML has no answer for it, nor for others of this host", 0.4, gpu)
+        for gpu in gpus
+        if (gpu, "gpu") in told and _unreadable(told[gpu, "gpu"].fact)
+    ]
+    victims = tuple(
+        Explained(component=gpu, symptom="it does not answer", because=f"the driver of {host} is gone for all its GPUs")
+        for gpu in gpus
+    )
+    return Finding(
+        fault_class=FaultClass.GPU_DRIVER,
+        component=component,
+        score=0.93 if words else 0.88,
+        evidence=tuple(evidence[:EVIDENCE_PER_FINDING]),
+        engine=ENGINE,
+        ranks=ranks,
+        host=host,
+        explains=symptoms_of(case),
+        because=f"{len(gpus)} GPUs of {host} stop answering together and none is off the bus: what they share is the driver",
+        decisive=True,
+        hardware=True,
+        action=Action(
+            kind=ActionKind.SWAP_NODE,
+            target=component,
+            reason="the driver was unloaded or exchanged under the job: continue elsewhere until it is loaded again",
+        ),
+        victims=victims,
+    )
+
+
+def _unreadable(fact: object) -> bool:
+    return isinstance(fact, State) and fact.value == "unreadable"
 
 
 def _action(case: Case, gpu: ComponentId, errors: list[Seen]) -> Action:
@@ -72,6 +131,8 @@ def _counts(event: Event) -> bool:
 
 
 def _why(event: Event) -> str:
+    if not_initialised(event):
+        return "the driver cannot bring the GPU up, which is still on the bus"
     code = event.attrs.get("xid", "")
     if code in GSP:
         return f"Xid {code}: the driver waited in vain for the GPU's firmware (GSP)"

@@ -1,13 +1,18 @@
-"""A GPU that its host has lost: Xid 79, or the driver's other words for it. Only a reboot or another node helps."""
+"""A GPU that its host has lost: Xid 79, or the driver's other words for it. Only a reboot or another node helps.
+
+"It could not be initialised" (RmInitAdapter failed) is said of a GPU that is gone, and of one that is there and whose
+firmware or driver does not come up. Which it is, tells what else is known of the GPU and its neighbours (`_driver`).
+"""
 
 from __future__ import annotations
 
 from goodput_common.contracts.ids import ComponentId
-from goodput_common.contracts.telemetry import Event, EventName, State
+from goodput_common.contracts.telemetry import Event, State
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.clues import canonical, events
-from goodput_correlator.domain.diagnosis._device import by_component, device_finding
+from goodput_correlator.domain.clues import canonical
+from goodput_correlator.domain.diagnosis._device import device_finding
+from goodput_correlator.domain.diagnosis._driver import held_by_driver, hosts_without_driver, lost_lines
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "gpu_off_bus"
@@ -15,8 +20,7 @@ GONE = frozenset({"lost", "reset_required", "unreadable"})
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
-    lost = events(case, EventName.XID, EventName.GPU_LOST)
-    lost = [(each, event) for each, event in lost if event.name is EventName.GPU_LOST or event.attrs.get("xid") == "79"]
+    held = held_by_driver(case) | {gpu for gpus in hosts_without_driver(case).values() for gpu in gpus}
     found = [
         device_finding(
             case,
@@ -34,7 +38,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             ),
             repeated=_still_gone(case, gpu),
         )
-        for gpu, seen in by_component(case, lost).items()
+        for gpu, seen in lost_lines(case).items()
+        if gpu not in held
     ]
     return tuple(each for each in found if each is not None)
 

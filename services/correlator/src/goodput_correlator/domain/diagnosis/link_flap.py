@@ -10,13 +10,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from goodput_common.contracts.ids import ComponentId, host_of
+from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.blame import agreement
 from goodput_correlator.domain.case import Case
 from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, cite, ranks_on, symptoms_of
+from goodput_correlator.domain.diagnosis import _probes
 from goodput_correlator.domain.finding import Finding
-from goodput_correlator.domain.losses import Losses, happened, in_order, is_down, losses_of
+from goodput_correlator.domain.losses import Losses, happened, host_of_link, in_order, is_down, losses_of
 
 ENGINE = "link_flap"
 SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within this
@@ -51,6 +52,7 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
     if case.stalled_since > began + timedelta(seconds=MOVED_ON_S + 3 * case.usual_step_s):
         score = 0.3  # it went down and the job went on
     factor, words, extra = agreement(case, ranks, network=True)
+    score, probes = _probes.support(case, component, score)
     what = f"lost {losses.count} times" if losses.count > 1 else "lost"
     evidence = [
         cite(each, f"the carrier of {losses.nic} was lost", score, component) for each in losses.downs[:EVIDENCE_PER_FINDING]
@@ -61,10 +63,10 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
         fault_class=FaultClass.LINK_FLAP,
         component=component,
         score=min(0.97, score * factor),
-        evidence=(*evidence, *extra),
+        evidence=(*evidence, *probes, *extra),
         engine=ENGINE,
         ranks=ranks,
-        host=host_of(losses.nic),
+        host=host_of_link(case, losses.nic),
         explains=symptoms_of(case),
         because=f"carrier {what}, and every collective of these ranks crosses that link" + (f"; {words}" if words else ""),
         decisive=factor >= 0.9 and score >= 0.8,
@@ -108,7 +110,7 @@ def _without_job(case: Case, losses: Losses, component: ComponentId) -> Finding 
         score=min(0.95, 0.7 + 0.04 * losses.count),
         evidence=tuple(cite(each, "the carrier was lost", 0.5, component) for each in losses.downs[:EVIDENCE_PER_FINDING]),
         engine=ENGINE,
-        host=host_of(losses.nic),
+        host=host_of_link(case, losses.nic),
         because=f"the carrier was lost {losses.count} times",
         hardware=True,
         action=_action(component, losses),

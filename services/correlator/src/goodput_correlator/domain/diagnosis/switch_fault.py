@@ -5,7 +5,8 @@ looks like: one cause for all. A host that dies loses many links, too, but each 
 of a switch's own links are gone, of those that anybody watches.
 
 Silent: it drops packets and counts nothing. Then the adapters whose traffic crosses it resend, and others do not. Which
-switch that is follows from the set of those that resend, held against what lies behind each switch.
+switch that is follows from the set of those that resend, held against what lies behind each switch. Probes that are lost on
+ways whose common part is the switch say the same, or are all there is.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from datetime import timedelta
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.verdict import Action, ActionKind, Explained, FaultClass
+from goodput_correlator.domain import probed
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, ranks_on, symptoms_of
+from goodput_correlator.domain.diagnosis import _probes
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.losses import Losses, losses_of
 
@@ -36,7 +39,10 @@ CITED = 10
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
     dead = tuple(_dead(case))
-    return dead or tuple(_silent(case))
+    if dead:
+        return dead
+    silent = tuple(_silent(case))
+    return (*silent, *_by_probes(case, {each.component for each in silent if each.component is not None}))
 
 
 # -- dead ---------------------------------------------------------------------------------------------------------------
@@ -175,19 +181,49 @@ def _resends(case: Case) -> tuple[dict[ComponentId, float], Mapping[ComponentId,
 def _finding_silent(
     case: Case, switch: ComponentId, resend: list[ComponentId], fit: float, told: Mapping[ComponentId, Observed]
 ) -> Finding:
+    score, probes = _probes.support(case, switch, 0.55 + 0.35 * fit)
     why = f"it resends, as do the others behind {switch} and nobody else"
     return Finding(
         fault_class=FaultClass.SWITCH_FAULT,
         component=switch,
-        score=0.55 + 0.35 * fit,
-        evidence=tuple(cite(told[nic], why, 0.5, nic) for nic in resend if nic in told)[:CITED],
+        score=score,
+        evidence=(*tuple(cite(told[nic], why, 0.5, nic) for nic in resend if nic in told)[:CITED], *probes),
         engine=ENGINE,
         ranks=ranks_on(case, switch),
         explains=symptoms_of(case),
         because=f"{len(resend)} adapters resend, and what they share is {switch}: it drops what it carries",
         hardware=True,
         action=_action(switch),
+        victims=tuple(
+            Explained(component=nic, symptom="it sends again what was lost", because=f"its traffic crosses {switch}")
+            for nic in resend
+        ),
     )
+
+
+# -- as probes tell -----------------------------------------------------------------------------------------------------
+
+
+def _by_probes(case: Case, named: set[ComponentId]) -> Iterable[Finding]:
+    """Switches that lose or delay probes, whatever adapters count."""
+    if case.placement is None or case.since is None:
+        return
+    for suspect in _probes.accused(case, (ComponentKind.SWITCH,), without=named):
+        ranks = ranks_on(case, suspect.component)
+        if ranks:
+            score = _probes.alone(suspect)
+            yield Finding(
+                fault_class=FaultClass.SWITCH_FAULT,
+                component=suspect.component,
+                score=score,
+                evidence=probed.evidence(case, suspect, score),
+                engine=ENGINE,
+                ranks=ranks,
+                explains=symptoms_of(case),
+                because=probed.words(suspect),
+                hardware=True,
+                action=_action(suspect.component),
+            )
 
 
 def _action(switch: ComponentId) -> Action:
