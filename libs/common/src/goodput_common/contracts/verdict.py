@@ -75,10 +75,13 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
 
 
-class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+class Alternative(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A runner-up. `because` says why it is not the answer: what contradicts it, what it lacks, what it rests on."""
+
     component: ComponentId | None
     fault_class: FaultClass
     confidence: float
+    because: str = ""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -93,7 +93,9 @@ class Sight:
             verdict,
             culprit=self._culprit(verdict.culprit, verdict),
             culprits=tuple(self._culprit(each, verdict) for each in verdict.culprits),
-            alternatives=tuple(each for each in verdict.alternatives if self.sees(each.component)),
+            alternatives=tuple(
+                replace(each, because=self.text(each.because)) for each in verdict.alternatives if self.sees(each.component)
+            ),
             evidence=tuple(
                 replace(each, excerpt=self.text(each.excerpt), why=self.text(each.why))
                 for each in verdict.evidence

@@ -25,6 +25,7 @@ from goodput_correlator.domain.causal import CAUSE_SCORE_MIN, follows, of_the_ap
 from goodput_correlator.domain.clues import events, first_seen
 from goodput_correlator.domain.diagnosis import ENGINES, SLOW_ENGINES, undetermined
 from goodput_correlator.domain.finding import Diagnosis, Finding
+from goodput_correlator.domain.rivals import why_not
 
 NAMED_MIN = 0.45
 JOINT_MIN = 0.7
@@ -152,7 +153,10 @@ def _nobody(case: Case, findings: list[Finding], ranked: list[Finding]) -> Diagn
     total = sum(_odds(f.score) for f in ranked) + _odds(undetermined.SCORE)
     alternatives = tuple(
         Alternative(
-            component=f.component, fault_class=f.fault_class, confidence=round(min(f.score, _odds(f.score) / total), 3)
+            component=f.component,
+            fault_class=f.fault_class,
+            confidence=round(min(f.score, _odds(f.score) / total), 3),
+            because=why_not(f, None),
         )
         for f in ranked[:ALTERNATIVES_MAX]
     )
@@ -186,7 +190,9 @@ def _diagnosis(
     shown: dict[tuple[ComponentId | None, FaultClass], Alternative] = {}
     for finding in others:
         key = (finding.component, finding.fault_class)
-        shown.setdefault(key, Alternative(component=key[0], fault_class=key[1], confidence=round(finding.score * 0.9, 3)))
+        certainty = round(finding.score * 0.9, 3)
+        because = why_not(finding, best)
+        shown.setdefault(key, Alternative(component=key[0], fault_class=key[1], confidence=certainty, because=because))
     explained = [_consequence(effect, because) for effect, _, because in consequences]
     explained += [_consequence(finding, finding.history) for finding in others if finding.history]
     explained += [each for finding in joint for each in finding.victims]
