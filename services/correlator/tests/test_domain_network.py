@@ -169,3 +169,40 @@ def test_a_switch_that_drops_without_counting_shows_by_who_resends(script: Scrip
         counted(log, nic(host, 1), "packet_seq_err", 0.4, source="rdma")
     verdict = first_of(log.verdicts(END_S))
     assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.SWITCH_FAULT, LEAF)
+
+
+def test_damage_that_was_counted_once_is_no_bad_link(script: Script) -> None:
+    log = slow(script, 1.2)
+    at = log.clock("h2", 90.0)
+    burst = Counter(component=nic(2), name="rx_pcs_symbol_err_phy", observed_at=at, delta=5, interval_s=5.0, value=5)
+    log.sample("h2", 90.0, burst, "ethtool")
+    assert log.verdicts(END_S) == []
+
+
+def uplink(rail: int, spine: int) -> str:
+    """The port of a leaf to a spine."""
+    leaf, above = f"switch:leaf-p0-r{rail}", f"switch:spine-{spine}"
+    return next(each for each in POD.ports_of_switch(leaf) if POD.switch_of(POD.peer_of(each) or "") == above)
+
+
+def test_a_ring_of_switches_that_wait_for_each_other_is_found_without_a_paused_adapter(script: Script) -> None:
+    log = slow(script)
+    ring = (uplink(0, 0), port(uplink(1, 0)), uplink(1, 1), port(uplink(0, 1)))
+    for end in ring:
+        paused(log, end, 0.9)
+    verdict = first_of(log.verdicts(END_S))
+    assert verdict.fault_class is FaultClass.PFC_STORM
+    assert verdict.culprit.component in ring
+    assert verdict.confidence > 0.85
+
+
+def test_pauses_between_switches_under_which_the_job_has_nothing_are_not_its_trouble(script: Script) -> None:
+    log = script(hosts=1, fabric=POD)
+    log.register()
+    log.beats(160)
+    last = log.run(1, SLOW_AT_S)
+    log.step_s *= 1.5
+    log.run(SLOW_AT_S, END_S, first_step=last)
+    for end in (uplink(4, 0), port(uplink(5, 0)), uplink(5, 1), port(uplink(4, 1))):
+        paused(log, end, 0.9)
+    assert log.verdicts(END_S) == []

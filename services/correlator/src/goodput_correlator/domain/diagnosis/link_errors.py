@@ -44,6 +44,8 @@ PER_S_MIN = 0.05  # legacy alarms begin at 120 symbol errors an hour
 ABOVE_OTHERS = 10.0  # times what is usual on the job's links
 SURE_PER_S = 50.0
 CITED = 6
+READINGS_MIN = 2  # a link that is going bad does not stop at one reading: that may be a burst
+ONCE = 0.6
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -122,6 +124,9 @@ def _finding(
     rate = max(rates[end], rates.get(other, 0.0) if other is not None else 0.0)
     surely = min(1.0, math.log10(max(rate / PER_S_MIN, 1.0)) / math.log10(SURE_PER_S / PER_S_MIN))
     score = 0.5 + 0.4 * surely + (0.04 if both else 0.0)
+    told = {seen.observed_at for each in (end, other) if each in bad for _, rise in ends[each] for seen in rise.facts}
+    if len(told) < READINGS_MIN:
+        score *= ONCE
     factor, words, extra = agreement(case, ranks, network=True)
     score, probes = _probes.support(case, component, score)
     evidence: list[Evidence] = []
@@ -147,7 +152,7 @@ def _finding(
         host=host_of_link(case, end),
         explains=symptoms_of(case),
         because=f"{where}; what it carries has to be sent again" + (f"; {words}" if words else ""),
-        decisive=surely >= 0.8 and factor >= 0.9,
+        decisive=surely >= 0.8 and factor >= 0.9 and len(told) >= READINGS_MIN,
         hardware=True,
         action=_action(component),
     )

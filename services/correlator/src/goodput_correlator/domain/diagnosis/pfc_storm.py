@@ -10,6 +10,7 @@ drops what it received; a switch whose watchdog has cut a queue off.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 from goodput_common.contracts.ids import ComponentId, host_of
@@ -35,9 +36,10 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
     since = case.since - timedelta(seconds=BEFORE_S)
     pauses = Pauses(case.measurements, case.topology, since)
     mine = [nic for host in case.placement.hosts for nic in case.topology.nics_of_host(host) if ranks_on(case, nic)]
-    worst = max((pause.share for (port, _), pause in pauses.received.items() if port in set(mine)), default=0.0)
-    if worst < VICTIM_SHARE_MIN:
-        return ()
+    if not _paused(pauses, mine):
+        mine = _uplinks(case, mine)
+        if not _paused(pauses, mine):
+            return ()
     origins = pauses.origins(mine)
     part = shares(origins)
     return tuple(
@@ -45,6 +47,20 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         for origin in origins
         if part[origin.component] >= EXPLAINS_MIN
     )
+
+
+def _paused(pauses: Pauses, ports: Collection[ComponentId]) -> bool:
+    """Whether any of these ports stood still for long enough to slow a job down."""
+    wanted = set(ports)
+    return any(port in wanted and pause.share >= VICTIM_SHARE_MIN for (port, _), pause in pauses.received.items())
+
+
+def _uplinks(case: Case, nics: Iterable[ComponentId]) -> list[ComponentId]:
+    """The ports by which the job's leaf switches send on to other switches. They may be stopped for long without a pause
+    that reaches an adapter: buffers take it up, or a watchdog drops what waits."""
+    leaves = dict.fromkeys(switch for nic in nics if (switch := case.topology.switch_of(nic)) is not None)
+    ports = [port for leaf in leaves for port in case.topology.ports_of_switch(leaf)]
+    return [port for port in ports if (case.topology.peer_of(port) or "").startswith("port:")]
 
 
 def _finding(case: Case, pauses: Pauses, origin: Origin, part: float) -> Finding:
