@@ -21,13 +21,14 @@ from goodput_topology.merge import Contradiction, merge
 from goodput_topology.paths import PATHS_LISTED, Paths, Router
 
 NEIGHBOURS_MAX = 10_000
+KNOWN_AS_MAX = 500_000
 _TIERS = {"leaf": 1, "spine": 2, "core": 3}
 
 
 class Fabric:
     """One region's graph. Make it by `Fabric.build`, never by the constructor; it cannot be changed afterwards."""
 
-    __slots__ = ("_below", "_index", "_router", "contradictions", "name")
+    __slots__ = ("_below", "_index", "_known_as", "_router", "contradictions", "name")
 
     def __init__(self, name: str, checked: Index, contradictions: tuple[Contradiction, ...] = ()) -> None:
         self.name = name
@@ -35,6 +36,7 @@ class Fabric:
         self._index = checked
         self._router = Router(checked)
         self._below: dict[ComponentId, tuple[ComponentId, ...]] = {}  # filled on demand: switch -> nics beneath
+        self._known_as: dict[ComponentId, ComponentId] = {}  # and what foreign names stand for
 
     @classmethod
     def build(cls, name: str, components: Iterable[ComponentRecord], edges: Iterable[EdgeRecord]) -> Fabric:
@@ -109,6 +111,14 @@ class Fabric:
         the id as given when the fabric does not know better."""
         if component in self._index.records:
             return component
+        found = self._known_as.get(component)
+        if found is None:
+            found = self._canonical(component)
+            if len(self._known_as) < KNOWN_AS_MAX:
+                self._known_as[component] = found
+        return found
+
+    def _canonical(self, component: ComponentId) -> ComponentId:
         try:
             kind, path = ids.parse(component)
         except ids.InvalidComponentId:

@@ -92,7 +92,7 @@ class Incidents:
 
     def observe(self, seen: Observed) -> None:
         """Take in one fact that is a message of its own (or was one, when it was kept)."""
-        if isinstance(seen.fact, KEPT):
+        if type(seen.fact) in KEPT:
             self._arrivals.put(seen.received_at, seen.id, seen)
 
     def tick(self, now: datetime) -> list[Verdict]:

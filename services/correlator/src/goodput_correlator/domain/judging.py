@@ -10,6 +10,7 @@ A job whose steps go on costs next to nothing: a thousand of them are looked at 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from zlib import crc32
 
 from goodput_common.contracts.telemetry import Event
 from goodput_common.contracts.verdict import FaultClass, Trouble, Verdict, VerdictState
@@ -29,6 +30,7 @@ ENDING_S = 20.0  # the last ranks may take this long to leave after the first ha
 RESUMED_S = 2.0  # steps must move this long before an incident is over
 CHANGE_OF_MIND = 0.1  # another culprit is named only if not less certain than this below the one named
 REVISIT_S = 5  # without news, an open incident is judged anew at this pace
+NEWS_S = 3  # with news, one that names somebody at this: its hosts tell something every second, and a case is dear
 NOBODY_SPEAKS = "nobody speaks of the job any more"
 
 
@@ -111,7 +113,7 @@ class Judging:
             return None
         if job.ending and not dead and stood_s < ENDING_S:
             return None
-        if previous is not None and not self._worth_another_look(known, job, at):
+        if previous is not None and not self._worth_another_look(known, job, previous, at):
             return None
         diagnosis = decide(known.case(job, at, since, _named_at(previous)))
         if diagnosis is None or not (_says(diagnosis) or job.reporting(at)):
@@ -120,7 +122,9 @@ class Judging:
 
     def _slow(self, known: Remembered, job: JobTimeline, previous: Verdict | None, at: datetime) -> Verdict | None:
         """Steps go on, more slowly than usual. Nobody is named without evidence, and nothing is said without a name."""
-        if previous is not None and (previous.trouble is not Trouble.SLOW or not self._worth_another_look(known, job, at)):
+        if previous is not None and (
+            previous.trouble is not Trouble.SLOW or not self._worth_another_look(known, job, previous, at)
+        ):
             return None
         slow = job.pace.slow
         assert slow is not None
@@ -140,12 +144,15 @@ class Judging:
             self._of_job[job.job] = verdict.incident
         return verdict
 
-    def _worth_another_look(self, known: Remembered, job: JobTimeline, at: datetime) -> bool:
-        """Whether something has come in, or time enough has passed, since the job was last judged."""
+    def _worth_another_look(self, known: Remembered, job: JobTimeline, previous: Verdict, at: datetime) -> bool:
+        """Whether something has come in, or time enough has passed, since the job was last judged. Which seconds are looked
+        at depends on nothing but the grid and the job: a restart looks at the same."""
+        if previous.culprits and (int(at.timestamp()) + crc32(job.job.encode())) % NEWS_S:
+            return False
         news = job.news + sum(host.news for host in known.hosts_of(job)) + len(known.silent(job, at))
         changed = self._news.get(job.job) != news
         self._news[job.job] = news
-        return changed or int(at.timestamp()) % REVISIT_S == 0
+        return changed or int(at.timestamp()) % REVISIT_S < (NEWS_S if previous.culprits else 1)
 
     def _say(
         self,

@@ -11,7 +11,7 @@ million series take a hundred megabytes, and are nothing that Python's garbage c
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, overload
@@ -29,6 +29,7 @@ MEASURED_MAX = 4  # of a gauge, and of a counter of mere traffic: only where it 
 TRAFFIC_ENDINGS = ("_bytes", "_packets", "_data", "_requests", "_pkts", "_octets")
 COMPONENTS_MAX = 500_000
 SERIES_PER_COMPONENT_MAX = 500
+RISES_MAX = 200_000  # answers kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,25 @@ class Facts(Sequence["Observed"]):
         return self._packer.unpack(self._component, self._name, self._records[place : place + RECORD_BYTES])
 
 
+class Named(Mapping[str, Sequence["Observed"]]):
+    """The series of one component, as one collector calls it; nothing is unpacked before it is asked for."""
+
+    def __init__(self, packer: Packer, component: ComponentId, told: dict[str, bytes]) -> None:
+        self._packer, self._component, self._told = packer, component, told
+
+    def __getitem__(self, name: str) -> Facts:
+        return Facts(self._packer, self._component, name, self._told[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._told)
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._told
+
+
 class Measurements:
     """The series of a fabric, bounded. They are kept under the names that collectors use and looked up under those of the
     topology."""
@@ -80,6 +100,7 @@ class Measurements:
         self._heard: dict[ComponentId, datetime] = {}
         self._own_names: dict[ComponentId, list[ComponentId]] | None = None  # the topology's name -> names told
         self._sorted: list[ComponentId] | None = None
+        self._rises: dict[tuple[ComponentId, str, datetime], tuple[bytes, Rise]] = {}  # an open incident asks every second
 
     def fold(self, seen: Observed) -> None:
         """Take in a Counter or Gauge; in the order of `Observed.order`."""
@@ -123,6 +144,7 @@ class Measurements:
         """Names are looked up in this topology from now on."""
         if topology is not self._topology:
             self._topology, self._own_names, self._sorted = topology, None, None
+            self._rises.clear()
 
     def forget(self, before: datetime) -> None:
         """Leave out components of which nothing was told since (the broker's time), and messages that nothing kept is of."""
@@ -131,6 +153,7 @@ class Measurements:
             del self._told[component], self._heard[component]
         if gone:
             self._own_names = self._sorted = None
+        self._rises.clear()
         self._packer.forget(records for names in self._told.values() for records in names.values())
 
     def __len__(self) -> int:
@@ -148,7 +171,7 @@ class Measurements:
         """All series of one component by name."""
         told = self._names().get(component, ())
         if len(told) == 1:
-            return {name: Facts(self._packer, told[0], name, kept) for name, kept in self._told[told[0]].items()}
+            return Named(self._packer, told[0], self._told[told[0]])
         merged: dict[str, list[Observed]] = {}
         for each in told:
             for name, kept in self._told[each].items():
@@ -169,17 +192,20 @@ class Measurements:
 
     def rise(self, component: ComponentId, name: str, since: datetime) -> Rise:
         """What a counter rose by in the intervals that the broker heard of after `since`."""
-        of = self.of(component, name)
-        if not of or of[-1].received_at <= since:
+        told_as = self._names().get(component, ())
+        if len(told_as) != 1:
+            return _risen(self.of(component, name), since)
+        records = self._told[told_as[0]].get(name)
+        if records is None:
             return _NO_RISE
-        told = [(seen, seen.fact) for seen in of if seen.received_at > since]
-        counted = [(seen, fact) for seen, fact in told if isinstance(fact, Counter)]
-        return Rise(
-            delta=sum(fact.delta for _, fact in counted),
-            interval_s=sum(fact.interval_s for _, fact in counted),
-            facts=tuple(seen for seen, fact in counted if fact.delta),
-            at_least=any(fact.doubt is CounterDoubt.SATURATED for _, fact in counted),
-        )
+        before = self._rises.get((component, name, since))
+        if before is not None and before[0] is records:
+            return before[1]
+        found = _risen(Facts(self._packer, told_as[0], name, records), since)
+        if len(self._rises) >= RISES_MAX:
+            self._rises.clear()
+        self._rises[component, name, since] = (records, found)
+        return found
 
     def _names(self) -> Mapping[ComponentId, Sequence[ComponentId]]:
         if self._own_names is None:
@@ -192,6 +218,19 @@ class Measurements:
         if self._own_names is not None:
             self._own_names.setdefault(self._topology.canonical(component), []).append(component)
             self._sorted = None
+
+
+def _risen(of: Sequence[Observed], since: datetime) -> Rise:
+    if not of or of[-1].received_at <= since:
+        return _NO_RISE
+    told = [(seen, seen.fact) for seen in of if seen.received_at > since]
+    counted = [(seen, fact) for seen, fact in told if isinstance(fact, Counter)]
+    return Rise(
+        delta=sum(fact.delta for _, fact in counted),
+        interval_s=sum(fact.interval_s for _, fact in counted),
+        facts=tuple(seen for seen, fact in counted if fact.delta),
+        at_least=any(fact.doubt is CounterDoubt.SATURATED for _, fact in counted),
+    )
 
 
 _MEASURED_BYTES = MEASURED_MAX * RECORD_BYTES

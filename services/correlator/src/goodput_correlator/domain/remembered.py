@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from functools import cache
 
 from goodput_common.contracts.ids import ComponentKind
-from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Probe, TelemetryBatch
 from goodput_correlator.domain.case import Case, MessageLike, Observed, ordered
 from goodput_correlator.domain.host_timeline import HostTimeline
@@ -22,7 +21,7 @@ from goodput_correlator.domain.localise.reports import ProbeMemory
 from goodput_correlator.domain.measurements import Measurements
 from goodput_correlator.domain.packed import Reading
 from goodput_correlator.domain.room import Leave, Room
-from goodput_correlator.domain.timeline import READ, JobTimeline
+from goodput_correlator.domain.timeline import JOB_FACTS, READ, JobTimeline
 from goodput_topology.graph import Fabric
 
 LOOK_BACK_S = 300.0  # evidence this long before a stall may explain it
@@ -30,9 +29,8 @@ NETWORK_EVENTS = frozenset({EventName.LINK_DOWN, EventName.LINK_UP, EventName.PA
 NETWORK_EVENTS_MAX = 5000  # of hosts without the job, and of switches: what happens at the other ends of its links
 MEASURED_KEEP_S = 300.0  # what was not told again in this time is forgotten
 TIDY_S = 60
-MEASURED = frozenset({Counter, Gauge})
-JOB_FACTS = frozenset({RankRegistered, RankProgress, RankExited, StallSuspected, FlightRecorderDump})
-KEPT = (*READ, Counter, Gauge, Probe)
+MEASURED = (Counter, Gauge)
+KEPT = frozenset((*READ, Counter, Gauge, Probe))
 
 
 @cache
@@ -94,10 +92,9 @@ class Remembered:
             self._read_batch(what)
             return
         fact = what.fact
-        kind = type(fact)
-        if kind in JOB_FACTS:
+        if isinstance(fact, JOB_FACTS):
             self._read_job(what, may_leave)
-        elif isinstance(fact, Counter | Gauge):
+        elif isinstance(fact, MEASURED):
             self.measured.fold(what)
         elif isinstance(fact, Probe):
             self.probes.fold(what)
@@ -109,7 +106,7 @@ class Remembered:
         samples, source = data.samples, data.source.value
         for n in _numbers(len(samples)):
             sample = samples[n]
-            if isinstance(sample, Counter | Gauge):
+            if isinstance(sample, MEASURED):  # a tuple: a union made anew for each sample costs more than the rest
                 if not reading:
                     reading = measured.begin(Reading(batch.id, data.host, source, batch.received_at))
                 measured.add(reading, n, sample)

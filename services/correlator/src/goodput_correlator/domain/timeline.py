@@ -37,11 +37,16 @@ PAUSE_S = 60.0  # while a rank says that it writes a checkpoint (or evaluates), 
 RESUME_GAP_S = 1.0  # steps further apart than this (and than usual) have stood still in between
 HEARD_S = 3.5  # a rank heard within this is "reporting"
 REPORT_GAP_S = 1.8  # reports come every second: one further from the last than this had something in its way
+_TELL_GROUPS = (RankProgress, FlightRecorderDump)
+_REPORT_GAP = timedelta(seconds=REPORT_GAP_S)
 GAP_BUCKET_S = 10
 WARM_UP_STEPS = 5  # the first steps of a process connect and compile: they teach nothing
 GAP_BUCKETS_MAX = 180  # half an hour of the job's own pauses teach what is normal
 LONG_PHASES = frozenset({"checkpoint", "save", "eval", "evaluation", "validation", "compile"})
 GROUPS_MAX = 10_000  # of a job; the members of further ones are known only from their newest report
+
+
+JOB_FACTS = (RankProgress, RankRegistered, RankExited, StallSuspected, FlightRecorderDump)  # the most frequent first
 
 
 @dataclass(slots=True)
@@ -83,6 +88,10 @@ def _counts(seen: Observed) -> list[tuple[str, int, int]]:
     return [(each.group, each.last_enqueued, each.last_completed) for each in groups]
 
 
+def _stands(fact: StallSuspected) -> tuple[int, str, str, tuple[str, ...]]:
+    return fact.step, fact.phase, fact.in_collective, fact.frames
+
+
 def _clean(track: RankTrack) -> bool:
     return track.exited is not None and isinstance(track.exited.fact, RankExited) and track.exited.fact.clean
 
@@ -109,7 +118,7 @@ class JobTimeline:
 
     def fold(self, seen: Observed) -> None:
         fact = seen.fact
-        if not isinstance(fact, RankRegistered | RankProgress | RankExited | StallSuspected | FlightRecorderDump):
+        if not isinstance(fact, JOB_FACTS):  # a tuple: a union is made anew each time, which costs more than the rest
             return
         if fact.generation < self.generation:
             return  # a word from a past life of the job
@@ -121,7 +130,7 @@ class JobTimeline:
         if isinstance(fact, RankRegistered):
             self._register(seen, fact)
             return
-        if isinstance(fact, RankProgress | FlightRecorderDump):
+        if isinstance(fact, _TELL_GROUPS) and fact.groups:
             self._learn_members(fact.groups)
         track = self.ranks.get(fact.rank)
         if track is None:  # its registration was lost: what it says shows where it is
@@ -132,8 +141,10 @@ class JobTimeline:
         elif isinstance(fact, RankExited):
             track.exited = track.exited or seen
         elif isinstance(fact, StallSuspected):
+            known = track.stall.fact if track.stall is not None else None
+            if not isinstance(known, StallSuspected) or _stands(known) != _stands(fact):
+                self.news += 1  # agents repeat it for as long as it lasts
             track.stall = seen
-            self.news += 1
         else:
             track.dump = seen
             self.news += 1
@@ -178,9 +189,10 @@ class JobTimeline:
     def _progress(self, track: RankTrack, seen: Observed, fact: RankProgress) -> None:
         if fact.seq < track.seq:
             return  # an older report that came late
-        if track.last is None or seen.received_at - track.last.received_at > timedelta(seconds=REPORT_GAP_S):
+        last = track.last
+        if last is None or seen.received_at - last.received_at > _REPORT_GAP:
             track.since = seen.received_at
-        if track.last is None or _counts(track.last) != _counts(seen):
+        if last is None or ((fact.groups or getattr(last.fact, "groups", ())) and _counts(last) != _counts(seen)):
             track.counted_at = seen.received_at
         track.seq, track.last = fact.seq, seen
         if fact.step_at is None and fact.step <= track.step:
