@@ -49,7 +49,10 @@ def read_before(log: Path) -> Mark:
     return mark
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, zstd, frames, bytes], ids=str)
+PACKED = ["gzip", "xz", "bzip2", "zstd", "zstd frames", "plain"]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, zstd, frames, bytes], ids=PACKED)
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".lz4"])
 def test_a_rotated_log_is_unpacked_by_what_it_is(tmp_path: Path, pack: Callable[[bytes], bytes], suffix: str) -> None:
     log = tmp_path / "kern.log"
@@ -108,7 +111,9 @@ def test_one_that_cannot_be_unpacked_is_a_gap_and_gives_no_line_that_nobody_wrot
 
 
 @pytest.mark.parametrize(
-    ("pack", "name"), [(lzma.compress, "xz"), (bz2.compress, "bzip2"), (zstd, "zstd"), (LZ4.join, "lz4")]
+    ("pack", "name"),
+    [(lzma.compress, "xz"), (bz2.compress, "bzip2"), (zstd, "zstd"), (LZ4.join, "lz4")],
+    ids=["xz", "bzip2", "zstd", "lz4"],
 )
 def test_a_packed_file_that_is_to_be_diagnosed_says_how_it_is_packed(pack: Callable[[bytes], bytes], name: str) -> None:
     head = LZ4 + b"x" * 20 if name == "lz4" else pack(lines(0, 100))

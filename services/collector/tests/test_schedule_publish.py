@@ -378,7 +378,9 @@ async def test_a_bug_in_one_source_takes_nobody_down() -> None:
 
 
 async def test_a_bug_that_stays_is_logged_once_and_again_after_it_had_gone(caplog: pytest.LogCaptureFixture) -> None:
-    script = Script(Source.RDMA, *[ZeroDivisionError("bug")] * 9, Reading(samples=[state()]), *[ZeroDivisionError("bug")] * 9)
+    script = Script(
+        Source.RDMA, *[ZeroDivisionError("bug")] * 9, Reading(samples=[state()]), *[ZeroDivisionError("bug")] * 9
+    )
     async with Running(script):
         await until(lambda: script.opened >= 19, "all tries")
     told = [each for each in caplog.records if "source failed" in str(each.msg)]

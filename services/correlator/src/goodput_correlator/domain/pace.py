@@ -2,7 +2,8 @@
 
 Steps are looked at in windows of five seconds or five reports of a rank, whichever is longer. A window's step time is the
 median over what ranks report, so that a checkpoint or an evaluation, which lengthens one step in many, does not make it
-slow. What is usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new usual.
+slow. What is usual is the median of windows that were not slow themselves; a job that stays slow for half an hour has a new
+usual.
 
 In synchronous training every rank has the same step time. Who is *late* shows in what a rank does itself: its own time, the
 step without what it waited for others, against its own past and against the others.

@@ -3,8 +3,8 @@
 An agent shares the interpreter with the training loop, so its silence tells of it. But agents fall silent for want of a CPU
 or of the bus as well, and then tell nothing: who spoke on when steps stood still already, is left out.
 
-Reports get lost, too. Where a tenth of them does, somebody among 64 ranks misses three in a row every few seconds. So how long
-a silence has to be before it tells anything is taken from how often the ranks that report have gaps.
+Reports get lost, too. Where a tenth of them does, somebody among 64 ranks misses three in a row every few seconds. So how
+long a silence has to be before it tells anything is taken from how often the ranks that report have gaps.
 """
 
 from __future__ import annotations
