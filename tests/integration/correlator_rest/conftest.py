@@ -115,7 +115,12 @@ def verdict(key: str, job: str | None, component: str, host: str | None, version
         culprit=Culprit(component=component, kind=kind_of(component), host=host, ranks=(0,)),
         confidence=0.9,
         alternatives=(
-            Alternative(component="gpu:blue1/0", fault_class=FaultClass.GPU_OFF_BUS, confidence=0.1),
+            Alternative(
+                component="gpu:blue1/0",
+                fault_class=FaultClass.GPU_OFF_BUS,
+                confidence=0.1,
+                because="it leaves the stall of rank:red/0 on red1 unexplained",
+            ),
             Alternative(component="gpu:red1/0", fault_class=FaultClass.GPU_OFF_BUS, confidence=0.05),
         ),
         evidence=(
