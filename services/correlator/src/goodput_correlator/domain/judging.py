@@ -31,6 +31,7 @@ RESUMED_S = 2.0  # steps must move this long before an incident is over
 CHANGE_OF_MIND = 0.1  # another culprit is named only if not less certain than this below the one named
 REVISIT_S = 5  # without news, an open incident is judged anew at this pace
 NEWS_S = 3  # with news, one that names somebody at this: its hosts tell something every second, and a case is dear
+SLOW_S = 5  # a slow job is judged at this pace
 NOBODY_SPEAKS = "nobody speaks of the job any more"
 
 
@@ -121,7 +122,10 @@ class Judging:
         return self._say(known, job, previous, diagnosis, stood_s, at)
 
     def _slow(self, known: Remembered, job: JobTimeline, previous: Verdict | None, at: datetime) -> Verdict | None:
-        """Steps go on, more slowly than usual. Nobody is named without evidence, and nothing is said without a name."""
+        """Steps go on, more slowly than usual. Nobody is named without evidence, and nothing is said without a name. Pace is
+        measured in windows of several seconds, and storage may slow down all jobs at once: each has its second in turn."""
+        if (int(at.timestamp()) + crc32(job.job.encode())) % SLOW_S:
+            return None
         if previous is not None and (
             previous.trouble is not Trouble.SLOW or not self._worth_another_look(known, job, previous, at)
         ):
@@ -147,7 +151,11 @@ class Judging:
     def _worth_another_look(self, known: Remembered, job: JobTimeline, previous: Verdict, at: datetime) -> bool:
         """Whether something has come in, or time enough has passed, since the job was last judged. Which seconds are looked
         at depends on nothing but the grid and the job: a restart looks at the same."""
-        if previous.culprits and (int(at.timestamp()) + crc32(job.job.encode())) % NEWS_S:
+        if (
+            previous.culprits
+            and previous.trouble is not Trouble.SLOW
+            and (int(at.timestamp()) + crc32(job.job.encode())) % NEWS_S
+        ):
             return False
         news = job.news + sum(host.news for host in known.hosts_of(job)) + len(known.silent(job, at))
         changed = self._news.get(job.job) != news
