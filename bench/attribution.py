@@ -5,7 +5,8 @@
 Each incident runs through the very code of the live service; the simulator's ledger judges. Figures: culprit right (of all
 incidents with a fault; nobody, where that is the truth), class right, precision of verdicts with confidence of 0.9 and more,
 recall (somebody was named), cascades by themselves, expected calibration error in ten bins, evidence that is cited and can
-be found. `--show` lists misses. Results: bench/results/attribution.json (of the fit split: attribution-fit.json).
+be found and supports the claim, in every version of every verdict (`goodput_faultlab.evidence`). `--show` lists misses.
+Results: bench/results/attribution.json (of the fit split: attribution-fit.json).
 """
 
 from __future__ import annotations
@@ -15,94 +16,18 @@ import multiprocessing
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from _attribution import Judged, run_one
 from _report import Report
 
-from goodput_common.contracts.verdict import Verdict
-from goodput_correlator.domain.case import Observed, unpack
-from goodput_correlator.domain.clues import describe
-from goodput_correlator.domain.incidents import Incidents
-from goodput_faultlab.score import NOBODY, Outcome, Scored, score
-from goodput_faultlab.simulate.suite import Incident, incident
+from goodput_faultlab.score import NOBODY, Outcome
 
-WATERMARK_S = 0.5
 SURE = 0.9
 BINS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One entry of one incident's ledger (or a false alarm) and what was said about it."""
-
-    number: int
-    kind: str
-    topology: str
-    what: str  # class/flavour of what was injected, or the cascade
-    severity: float
-    scored: Scored
-    cited: int
-    unfounded: tuple[str, ...]
-
-
-def judge(given: Incident) -> tuple[list[Verdict], dict[str, Observed], Any]:
-    """(all versions of all verdicts, what was delivered by evidence id, the simulation)."""
-    simulation = given.simulation()
-    incidents = Incidents(given.spec.fabric)
-    facts: dict[str, Observed] = {}
-
-    def run() -> Iterator[Verdict]:
-        grid = given.spec.start + timedelta(seconds=1)
-        for message in simulation.records(given.until):
-            while message.received_at > grid + timedelta(seconds=WATERMARK_S):
-                yield from incidents.tick(grid)
-                grid += timedelta(seconds=1)
-            for each in unpack(message):
-                facts.setdefault(each.id, each)
-                incidents.observe(each)
-        yield from incidents.tick(given.until)
-
-    return list(run()), facts, simulation
-
-
-def unfounded(verdicts: Iterable[Verdict], facts: dict[str, Observed]) -> tuple[int, tuple[str, ...]]:
-    """(evidence cited, what of it is not in the log as it is cited)."""
-    cited, wrong = 0, []
-    for verdict in verdicts:
-        for each in verdict.evidence:
-            cited += 1
-            fact = facts.get(each.event_id)
-            if fact is None:
-                wrong.append(f"{each.event_id} is not in the log")
-            elif each.observed_at != fact.observed_at:
-                wrong.append(f"{each.event_id} was observed at {fact.observed_at}, not {each.observed_at}")
-            elif each.excerpt not in describe(fact) and not _of_recorder(fact):
-                wrong.append(f"{each.event_id} says {describe(fact)!r}, not {each.excerpt!r}")
-    return cited, tuple(wrong)
-
-
-def _of_recorder(fact: Observed) -> bool:
-    """Of dumps and reports the few counts that matter are cited, not the whole."""
-    return fact.source in ("flight_recorder", "agent")
-
-
-def run_one(asked: tuple[str, int, float | None, float | None]) -> list[Judged]:
-    split, number, loss, skew_s = asked
-    given = incident(split, number, loss=loss, skew_s=skew_s)  # type: ignore[arg-type]
-    verdicts, facts, simulation = judge(given)
-    cited, wrong = unfounded(verdicts, facts)
-    found = score((*simulation.ledger, *simulation.background), verdicts)
-    faults = given.spec.faults
-    what = "+".join(f"{fault.fault_class.value}/{fault.flavour}" for fault in faults) or "healthy"
-    severity = max((fault.severity for fault in faults if fault.severity is not None), default=0.0)
-    entries = found.entries or (Scored(entry="none", scenario=given.name, outcome=Outcome.RIGHT, component_right=True),)
-    return [
-        Judged(number, given.kind, given.topology, what, severity, each, cited if n == 0 else 0, wrong if n == 0 else ())
-        for n, each in enumerate(entries)
-    ]
+UNSUPPORTED_LISTED = 500
 
 
 def figures(judged: list[Judged]) -> dict[str, dict[str, Any]]:
@@ -113,6 +38,8 @@ def figures(judged: list[Judged]) -> dict[str, dict[str, Any]]:
     cascades = [each for each in culprits if each.kind == "cascade"]
     cited = sum(each.cited for each in judged)
     lost = [text for each in judged for text in each.unfounded]
+    unsupported = [text for each in judged for text in each.unsupported]
+    versions = sum(each.versions for each in judged)
     return {
         "all": {
             "incidents": len({each.number for each in judged}),
@@ -129,7 +56,15 @@ def figures(judged: list[Judged]) -> dict[str, dict[str, Any]]:
                 each.scored.outcome is Outcome.FALSE_ALARM and each.scored.confidence >= 0.7 for each in judged
             ),
         },
-        "evidence": {"cited": cited, "unfounded": len(lost), "such_as": lost[:5]},
+        "evidence": {
+            "cited": cited,
+            "unfounded": len(lost),
+            "such_as": lost[:5],
+            "unsupported": len(unsupported),
+            "supported_share": round(1 - (len(unsupported) + len(lost)) / max(1, cited), 5),
+            "verdict_versions": versions,
+            "sound_share": round(sum(each.sound for each in judged) / max(1, versions), 5),
+        },
         "detect_s": _quantiles([s for each in culprits if (s := each.scored.right_s) is not None]),
         "outcomes": dict(Counter(each.scored.outcome.value for each in judged)),
     }
@@ -195,8 +130,10 @@ def main() -> None:
     parser.add_argument("--drawn", action="store_true", help="loss and skew as the suite draws them")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", type=int, default=40, help="how many misses to list")
+    parser.add_argument("--results", type=Path, help="folder for the results; bench/results if not given")
     arguments = parser.parse_args()
-    report = Report("attribution" if arguments.split == "held_out" else "attribution-fit")
+    name = "attribution" if arguments.split == "held_out" else "attribution-fit"
+    report = Report(name, results=arguments.results)
     loss, skew_s = (None, None) if arguments.drawn else (arguments.loss, arguments.skew)
     asked = [(arguments.split, n, loss, skew_s) for n in range(arguments.first, arguments.first + arguments.count)]
     judged: list[Judged] = []
@@ -213,6 +150,8 @@ def main() -> None:
     report.add("by_class", **by_class(judged))
     wrong = [each for each in judged if each.scored.outcome is not Outcome.RIGHT]
     report.add("misses", listed=[miss(each) for each in wrong])
+    unsupported = [text for each in judged for text in each.unsupported]
+    report.add("unsupported_evidence", listed=unsupported[:UNSUPPORTED_LISTED])
     report.add("asked", split=arguments.split, first=arguments.first, count=arguments.count, loss=loss, skew_s=skew_s)
     for each in wrong[: arguments.show]:
         print(miss(each))

@@ -1,0 +1,315 @@
+"""Whether the evidence that a verdict cites supports what it claims.
+
+    checker = Checker(fabric, delivered)          # everything that was delivered, in any order
+    found = checker.check(verdict)                # () where all of it holds
+
+Two questions a piece of evidence: can *this kind* of fact support that class of fault (`evidence_kinds`), and is the fact
+*about the culprit*: about itself, a part of it, what is at its other end, or a rank that it carries, by the topology and by
+what ranks said of where they run. Somebody who is seen to wait may be cited beside that, as may ports that are paused: they
+show the effect. They are no support by themselves: each culprit needs one piece at least that is about it.
+
+What a rank said of where it stands counts only if it did not move on afterwards, in a job that stands still.
+
+Independent of the engines on purpose: nothing here is shared with what it checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from goodput_common.contracts import ids
+from goodput_common.contracts.ids import ComponentId, ComponentKind
+from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, Probe
+from goodput_common.contracts.verdict import Evidence, FaultClass, Trouble, Verdict, VerdictState
+from goodput_faultlab.evidence_kinds import OF_THE_HOST, PAUSES, SUPPORTS, Kind, stands, waits
+from goodput_topology.graph import Fabric
+
+SLACK_S = 2.0  # a report that was under way when the verdict was published
+OF_RANKS = (FaultClass.PROCESS_DEAD, FaultClass.PROCESS_STALL, FaultClass.COLLECTIVE_DESYNC, FaultClass.GPU_DRIVER)
+NAMES_NOBODY = (FaultClass.UNDETERMINED, FaultClass.NO_HARDWARE_FAULT)
+_RANK = re.compile(r"^rank (\d+)\b")
+
+
+class Delivered(Protocol):
+    """One fact as it reached the bus."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def observed_at(self) -> datetime: ...
+    @property
+    def received_at(self) -> datetime: ...
+    @property
+    def fact(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """One piece of evidence, or a whole verdict where `event_id` is "", that does not support its claim, and why."""
+
+    verdict: str
+    version: int
+    fault_class: FaultClass
+    culprit: ComponentId | None
+    diagnosed_by: str
+    event_id: str
+    why: str
+
+    def __str__(self) -> str:
+        what = f"{self.event_id}: " if self.event_id else ""
+        return f"{self.fault_class.value} of {self.culprit} by {self.diagnosed_by}, version {self.version}: {what}{self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """One culprit with the classes that it may be meant by, and all that belongs to it."""
+
+    component: ComponentId | None
+    classes: tuple[FaultClass, ...]
+    circle: frozenset[ComponentId]
+    host: str | None
+
+
+class Checker:
+    """Holds what was delivered of one fabric. Memory goes with the number of facts that it is given."""
+
+    def __init__(self, fabric: Fabric, delivered: Iterable[Delivered]) -> None:
+        self._fabric = fabric
+        self._facts: dict[str, Delivered] = {}
+        self._runs: defaultdict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)  # rank -> (host, its GPU or "")
+        self._steps: defaultdict[tuple[str, int], list[tuple[datetime, int, int]]] = defaultdict(list)
+        gpus = {uuid: gpu for gpu in fabric.of_kind(ComponentKind.GPU) if (uuid := fabric.attr(gpu, "uuid"))}
+        for each in delivered:
+            if each.id in self._facts:
+                continue
+            self._facts[each.id] = each
+            fact = each.fact
+            if isinstance(fact, RankRegistered):
+                index = fact.gpu if fact.gpu is not None else fact.local_rank
+                named = fabric.canonical(ids.gpu_id(fact.host, index)) if index is not None else ""
+                self._runs[fact.job, fact.rank].add((fact.host, gpus.get(fact.gpu_uuid or "", named)))
+            elif isinstance(fact, RankProgress):
+                self._runs[fact.job, fact.rank].add((fact.host, ""))
+                self._steps[fact.job, fact.rank].append((each.received_at, fact.generation, fact.step))
+
+    # ------------------------------------------------------------------------------------------------- the check
+
+    def check(self, verdict: Verdict) -> tuple[Unsupported, ...]:
+        """What of one version does not hold; () where all of it does. A resolution claims nothing new."""
+        if verdict.state is VerdictState.RESOLVED:
+            return ()
+        claims = self._claims(verdict)
+        found, direct = [], set[ComponentId | None]()
+        for each in verdict.evidence:
+            why, about = self._weigh(verdict, claims, each)
+            direct |= about
+            if why:
+                found.append(self._failed(verdict, each.event_id, why))
+        if not verdict.evidence:
+            found.append(self._failed(verdict, "", "nothing is cited"))
+        elif verdict.fault_class is not FaultClass.UNDETERMINED:
+            bare = [claim.component for claim in claims if claim.component not in direct]
+            found += [self._failed(verdict, "", f"nothing that is cited is about {each or 'the job'}") for each in bare]
+        return tuple(found)
+
+    def _failed(self, verdict: Verdict, event_id: str, why: str) -> Unsupported:
+        return Unsupported(
+            verdict=verdict.id,
+            version=verdict.version,
+            fault_class=verdict.fault_class,
+            culprit=verdict.culprit.component,
+            diagnosed_by=verdict.diagnosed_by,
+            event_id=event_id,
+            why=why,
+        )
+
+    def _claims(self, verdict: Verdict) -> list[_Claim]:
+        culprits = [each for each in verdict.culprits or (verdict.culprit,) if each.component is not None]
+        if verdict.fault_class is FaultClass.UNDETERMINED:
+            named = [(each.component, (each.fault_class, verdict.fault_class)) for each in verdict.alternatives]
+            return [self._claim(verdict, None, (verdict.fault_class,)), *(self._claim(verdict, *each) for each in named)]
+        if not culprits:
+            return [self._claim(verdict, None, (verdict.fault_class,))]
+        found = []
+        for number, culprit in enumerate(culprits):
+            also = OF_RANKS if number and (culprit.component or "").startswith("rank:") else ()
+            found.append(self._claim(verdict, culprit.component, (verdict.fault_class, *also)))
+        return found
+
+    def _claim(self, verdict: Verdict, component: ComponentId | None, classes: tuple[FaultClass, ...]) -> _Claim:
+        whole = component if component is not None else ids.job_id(verdict.job) if verdict.job else None
+        circle = frozenset(self._circle(whole, verdict.job)) if whole is not None else frozenset[ComponentId]()
+        host = ids.host_of(component) if component is not None else None
+        return _Claim(component, classes, circle, host)
+
+    def _weigh(self, verdict: Verdict, claims: list[_Claim], cited: Evidence) -> tuple[str, set[ComponentId | None]]:
+        """(why it is no evidence, or ""; the culprits that it supports by being about them)."""
+        seen = self._facts.get(cited.event_id)
+        if seen is None:
+            return "it was never delivered", set()
+        if (wrong := _misquoted(seen, cited)) is not None:
+            return wrong, set()
+        places, fact = self._places(seen), seen.fact
+        about = [claim for claim in claims if places & claim.circle or self._on_host(claim, seen)]
+        supported = {claim.component for claim in about if _fits(fact, (SUPPORTS[each] for each in claim.classes))}
+        if supported and stands(fact) and verdict.trouble is Trouble.STALLED and not self._stood(verdict, seen):
+            return f"that rank moved on after it: {_brief(seen)}", set()
+        if supported:
+            return "", supported
+        if self._shows_effect(verdict, fact, places):
+            return "", set()
+        if about:
+            return f"this kind of fact says nothing of it: {_brief(seen)}", set()
+        return (
+            f"it is about {', '.join(sorted(places)[:3]) or 'nothing known'}, which is no part of it: {_brief(seen)}",
+            set(),
+        )
+
+    def _shows_effect(self, verdict: Verdict, fact: object, places: set[ComponentId]) -> bool:
+        """Others of the job that wait; ports of the fabric that are told to stop, of which the job's traffic is held up."""
+        mine = verdict.job is not None and getattr(fact, "job", None) == verdict.job
+        if mine and waits(fact):
+            return True
+        paused = verdict.fault_class is FaultClass.PFC_STORM and PAUSES(fact)
+        return paused and any(self._fabric.carries_traffic(each) is not False for each in places)
+
+    def _on_host(self, claim: _Claim, seen: Delivered) -> bool:
+        """Whether it was told of the host of that component as a whole."""
+        if claim.component is None or not any(kind(seen.fact) for kind in OF_THE_HOST):
+            return False
+        hosts = {claim.host} if claim.host is not None else {each[5:] for each in claim.circle if each.startswith("host:")}
+        if claim.component.startswith("rank:"):
+            hosts = {host for host, _ in self._runs[ids.rank_of(claim.component)]}
+        return seen.host in hosts
+
+    def _stood(self, verdict: Verdict, seen: Delivered) -> bool:
+        """Whether the rank did no step more between that word and the verdict."""
+        fact = seen.fact
+        step, generation = getattr(fact, "step", None), getattr(fact, "generation", 0)
+        if step is None:
+            return True  # a dump tells of collectives, and no step
+        until = verdict.published_at - timedelta(seconds=SLACK_S)
+        return not any(
+            seen.received_at < at <= until and of == generation and later > step
+            for at, of, later in self._steps[fact.job, fact.rank]
+        )
+
+    # ------------------------------------------------------------------------------------------------- what belongs to what
+
+    def _places(self, seen: Delivered) -> set[ComponentId]:
+        """The components that a fact is about."""
+        fact = seen.fact
+        if isinstance(fact, RankProgress | StallSuspected | RankExited | RankRegistered | FlightRecorderDump):
+            return {ids.rank_id(fact.job, fact.rank)}
+        if isinstance(fact, CollectorHeartbeat):
+            return {ids.host_id(fact.host)}
+        if isinstance(fact, Probe):
+            return self._crossed(fact)
+        found = {self._fabric.canonical(fact.component)}
+        if isinstance(fact, Event) and (pci := fact.attrs.get("pci")):
+            named = self._fabric.resolve(seen.host, pci)
+            found |= {named} if named is not None else set()
+        return found
+
+    def _crossed(self, probe: Probe) -> set[ComponentId]:
+        """What the probes of a flow, or their answers, passed: as they tell, else all that they may have."""
+        ends = [self._fabric.canonical(each) for each in (probe.component, probe.target)]
+        found = {*ends, *map(self._fabric.canonical, (*probe.path, *probe.answer_path))}
+        if not probe.path or not probe.answer_path:
+            paths = self._fabric.path(*ends)
+            found |= paths.links | paths.switches
+        return found | {switch for each in found if (switch := self._fabric.switch_of(each)) is not None}
+
+    def _circle(self, component: ComponentId, job: str | None) -> set[ComponentId]:
+        """The component, its parts, what is at its other end, and the ranks that it carries."""
+        fabric, kind = self._fabric, _kind(component)
+        found = {component}
+        if kind is ComponentKind.JOB:
+            mine = [place for place in self._runs if place[0] == job]
+            hosts = {host for place in mine for host, _ in self._runs[place]}
+            found |= {ids.rank_id(*place) for place in mine}
+            for host in hosts:
+                found |= {ids.host_id(host), *fabric.gpus_of_host(host), *fabric.nics_of_host(host)}
+            return found
+        if kind is ComponentKind.RANK:
+            return found | {gpu for _, gpu in self._runs[ids.rank_of(component)] if gpu}
+        found |= set(fabric.parts(component))
+        if kind in (ComponentKind.GPU, ComponentKind.NVLINK):
+            found |= self._around_gpu(component)
+        elif kind is ComponentKind.LINK:
+            found |= set(fabric.ends_of(component) or ids.link_ends(component))
+        elif kind in (ComponentKind.NIC, ComponentKind.PORT):
+            found |= {each for each in (fabric.link_of(component), fabric.peer_of(component)) if each is not None}
+        elif kind is ComponentKind.SWITCH:
+            for link in fabric.links_of_switch(component):
+                found |= {link, *(fabric.ends_of(link) or ())}
+            found |= set(fabric.nics_behind(component))
+        return found | self._carried(component, job)
+
+    def _around_gpu(self, component: ComponentId) -> set[ComponentId]:
+        """The links and switches that join a GPU to its partners."""
+        host, gpu, *_ = component.partition(":")[2].split("/")
+        own = ids.gpu_id(host, gpu)
+        domain = self._fabric.nvdomain_of(own)
+        switches = self._fabric.parts(domain, ComponentKind.NVSWITCH) if domain is not None else ()
+        return {own, *self._fabric.parts(own), *switches}
+
+    def _carried(self, component: ComponentId, job: str | None) -> set[ComponentId]:
+        """The ranks whose work runs over it; where a rank has not said which GPU is its own, those of the host."""
+        kind, host = _kind(component), ids.host_of(component)
+        gpus = set(self._fabric.gpus_behind(component))
+        hosts = set(self._fabric.hosts_behind(component)) | ({host} if host is not None else set())
+        whole = kind is ComponentKind.HOST or not gpus
+        return {
+            ids.rank_id(*place)
+            for place, runs in self._runs.items()
+            if place[0] == job and any(self._carries(each, gpus, hosts, whole, runs) for each in runs)
+        }
+
+    @staticmethod
+    def _carries(
+        run: tuple[str, str], gpus: set[ComponentId], hosts: set[str], whole: bool, runs: set[tuple[str, str]]
+    ) -> bool:
+        host, gpu = run
+        if gpu:
+            return gpu in gpus or (whole and host in hosts)
+        unknown = not any(named for _, named in runs)
+        return host in hosts and (whole or unknown)
+
+
+def _fits(fact: object, tables: Iterable[Iterable[Kind]]) -> bool:
+    return any(kind(fact) for table in tables for kind in table)
+
+
+def _misquoted(seen: Delivered, cited: Evidence) -> str | None:
+    if seen.observed_at != cited.observed_at:
+        return f"it was observed at {seen.observed_at}, not {cited.observed_at}"
+    rank = getattr(seen.fact, "rank", None)
+    said = _RANK.match(cited.excerpt)
+    if isinstance(rank, int) and said is not None and int(said[1]) != rank:
+        return f"it is rank {rank}'s word and is quoted as rank {said[1]}'s"
+    return None
+
+
+def _brief(seen: Delivered) -> str:
+    fact = seen.fact
+    name = getattr(fact, "name", type(fact).__name__)
+    rank = getattr(fact, "rank", None)
+    where = getattr(fact, "component", seen.host) if rank is None else f"rank {rank}"
+    detail = getattr(fact, "value", getattr(fact, "excerpt", getattr(fact, "reason", "")))
+    return f"{name} of {where} {str(detail)[:80]}".strip()
+
+
+def _kind(component: ComponentId) -> ComponentKind | None:
+    try:
+        return ids.kind_of(component)
+    except ids.InvalidComponentId:
+        return None
