@@ -3,6 +3,7 @@ after the other. What each does with a double of its own device is in its own te
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -64,7 +65,7 @@ def test_the_wiring_knows_every_source(names: list[str]) -> None:
 class Broken:
     """A reader whose first calls do not go as they should; then it is itself again."""
 
-    def __init__(self, reader: SourceReader, *, first: Callable[[], None], times: int = 1) -> None:
+    def __init__(self, reader: SourceReader, *, first: Callable[[], object], times: int = 1) -> None:
         self._reader = reader
         self._first, self._times = first, times
         self.source, self.instance = reader.source, f"{reader.instance} broken".strip()
@@ -88,17 +89,23 @@ class Broken:
         self._reader.close()
 
 
-async def test_each_source_that_hangs_in_turn_is_left_alone_and_comes_back(tmp_path: Path) -> None:
-    for number, reader in enumerate(all_of(tmp_path)):
-        release = threading.Event()
-        broken, neighbour = Broken(reader, first=lambda release=release: release.wait(30) and None), Ticking()  # type: ignore[misc]
-        async with Rig(tmp_path / str(number), broken, neighbour) as rig:
-            condition = rig.condition(broken.source, broken.instance)
-            await rig.until(lambda c=condition: "no answer within" in c.reason, f"{name_of(reader)}: the deadline")  # type: ignore[misc]
-            before = neighbour.reads
-            await rig.until(lambda n=neighbour, b=before: n.reads > b + 20, f"{name_of(reader)}: its neighbour's reads")  # type: ignore[misc]
-            release.set()
-            await rig.until(lambda c=condition: "no answer" not in c.reason, f"{name_of(reader)}: it came back")  # type: ignore[misc]
+async def hang_and_come_back(folder: Path, reader: SourceReader) -> None:
+    release = threading.Event()
+    broken, neighbour = Broken(reader, first=lambda: release.wait(30)), Ticking()
+    async with Rig(folder, broken, neighbour) as rig:
+        condition = rig.condition(broken.source, broken.instance)
+        await rig.until(lambda: "no answer within" in condition.reason, f"{name_of(reader)}: the deadline")
+        before = neighbour.reads
+        await rig.until(lambda: neighbour.reads > before + 20, f"{name_of(reader)}: its neighbour's reads")
+        release.set()
+        await rig.until(lambda: "no answer" not in condition.reason, f"{name_of(reader)}: it came back")
+
+
+async def test_each_source_that_hangs_is_left_alone_and_comes_back(tmp_path: Path) -> None:
+    """Each in a rig of its own, with a neighbour of its own; the rigs at the same time, for most of it is waiting."""
+    async with asyncio.TaskGroup() as group:
+        for number, reader in enumerate(all_of(tmp_path)):
+            group.create_task(hang_and_come_back(tmp_path / str(number), reader))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from goodput_common.contracts.telemetry import Source, SourceStatus
 from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.logs import StateLog, get_logger
 
+SPLIT_AGAIN_S = 1.0
 END_WITHIN_S = 1.0  # together; a source that hangs is left behind
 
 _log = get_logger(__name__)
@@ -71,6 +72,7 @@ class Schedule(Part):
         self._condition_of: dict[Turn, Condition] = {}
         self._lanes: list[Lane] = []
         self._shared: Lane | None = None
+        self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._states = StateLog(_log)
 
@@ -80,11 +82,13 @@ class Schedule(Part):
     async def start(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         for reader, condition in zip(self._readers, self._conditions, strict=True):
-            say = partial(self._heard, loop, condition)
-            self._condition_of[Turn(reader, name=condition.name, say=say, shorten=self._shorten)] = condition
-        self._share(tuple(self._condition_of), ())
+            voice = _Voice(loop, partial(self._say, condition))
+            self._condition_of[Turn(reader, name=condition.name, say=voice.say, shorten=self._shorten)] = condition
+        self._shared = self._new_lane(loop)
+        self._shared.begin(tuple(self._condition_of))
 
     async def stop_pulling(self) -> None:
+        self._stopping = True
         for lane in self._lanes:
             lane.stop()
 
@@ -93,15 +97,10 @@ class Schedule(Part):
         until_s = time.monotonic() + END_WITHIN_S
         while not all(lane.ended for lane in self._lanes) and time.monotonic() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # they may still be handing readings over
-        for lane in self._lanes:
+        for lane in tuple(self._lanes):
             self._forget(lane)
-        self._lanes = []
 
     # -- in a lane's thread -----------------------------------------------------------------------------------------
-
-    def _heard(self, loop: asyncio.AbstractEventLoop, condition: Condition, status: SourceStatus, reason: str) -> None:
-        if (condition.status, condition.reason) != (status, reason):
-            _soon(loop, partial(self._say, condition, status, reason))
 
     def _take(self, loop: asyncio.AbstractEventLoop, batch: Sequence[Told]) -> list[Exception | None]:
         """Hand readings to the loop, and wait until they are in the spool: only then may a bookmark move and the next read
@@ -110,7 +109,11 @@ class Schedule(Part):
         full = []
         for number, (turn, reading) in enumerate(batch):
             if reading.covered is not None:
-                self._condition_of[turn].looked_at = tuple(reading.covered)
+                try:
+                    self._condition_of[turn].looked_at = tuple(reading.covered)
+                except Exception as error:  # noqa: BLE001 - its source hears of it
+                    errors[number] = error
+                    continue
             if reading.samples or reading.dumps or reading.snapshots:
                 full.append(number)
             elif self._settled():
@@ -137,38 +140,47 @@ class Schedule(Part):
 
     # -- in the loop ------------------------------------------------------------------------------------------------
 
-    def _share(self, turns: Sequence[Turn], told: Sequence[Told]) -> None:
-        """A new lane for all sources but those that have one for themselves."""
-        assert self._loop is not None
-        loop = self._loop
-        lane = Lane(
-            "sources",
-            turns,
-            take=partial(self._take, loop),
-            quick=lambda lane: _soon(loop, partial(self._back, lane)),
-            told=told,
-        )
+    def _new_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
+        """Which waits to `begin`. Raises OSError, RuntimeError."""
+        lane = Lane("sources", take=partial(self._take, loop), quick=lambda lane: _soon(loop, partial(self._back, lane)))
         loop.add_reader(lane.alarm.fd, self._rang, lane)
         self._lanes.append(lane)
-        self._shared = lane
-        lane.start()
+        return lane
 
     def _rang(self, lane: Lane) -> None:
+        """A lane that has something to wait for has waited. A split while all is being stopped gives the other sources to a
+        lane that publishes what they have told, closes them and ends."""
         lane.alarm.heard()
-        if (kept_waiting := lane.watched()) is not None:
-            self._share(*kept_waiting)
+        if not lane.keeps_waiting():
+            return
+        assert self._loop is not None
+        try:
+            another = self._new_lane(self._loop)
+        except (OSError, RuntimeError) as error:  # no descriptor or thread left: the others wait, and it is tried again
+            self._states.report("lanes", str(error), "no thread for the sources that wait", level="error")
+            lane.wait_on(SPLIT_AGAIN_S)
+            return
+        self._states.forget("lanes")
+        kept_waiting = lane.split()
+        if kept_waiting is None or self._stopping:
+            another.stop()
+        else:
+            self._shared = another
+        if kept_waiting is None:
+            self._forget(another)
+        another.begin(*(kept_waiting or ((), ())))
 
     def _back(self, lane: Lane) -> None:
         """Its source has been quick for long."""
-        if self._shared is not None and (turn := lane.retire()) is not None:
+        if self._shared is not None and not self._stopping and (turn := lane.retire()) is not None:
             self._shared.adopt(turn)
-            self._lanes.remove(lane)
             self._forget(lane)
 
     def _forget(self, lane: Lane) -> None:
+        self._lanes.remove(lane)
         if self._loop is not None and lane.alarm.fd >= 0:
             self._loop.remove_reader(lane.alarm.fd)
-        lane.alarm.close()
+        lane.forget()
 
     def _say(self, condition: Condition, status: SourceStatus, reason: str) -> None:
         condition.status, condition.reason = status, reason
@@ -178,6 +190,23 @@ class Schedule(Part):
             "source changed",
             level="info" if status is not SourceStatus.UNKNOWN else "warning",
         )
+
+
+class _Voice:
+    """What a source says of its state, from any thread: the loop hears what differs from what was said before, in order.
+    (To compare with the state that the loop has would be wrong: it may not have heard the last word yet.)"""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[SourceStatus, str], None]) -> None:
+        self._loop = loop
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._said: tuple[SourceStatus, str] | None = None
+
+    def say(self, status: SourceStatus, reason: str) -> None:
+        with self._lock:
+            if self._said != (status, reason):
+                self._said = (status, reason)
+                _soon(self._loop, partial(self._tell, status, reason))
 
 
 def _kept(reading: Reading, name: str) -> None:

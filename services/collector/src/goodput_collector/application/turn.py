@@ -11,6 +11,7 @@ could not be published is offered again before the next read, a few times.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -22,12 +23,15 @@ from goodput_common.runtime.logs import get_logger
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
 DELIVERIES_MAX = 5  # of one reading; then it is given up, and the source opened anew: logs go on from their bookmarks
+EARLY_S = 0.0005  # before its time a source is read all the same: its neighbours' has come
 WAKE_SETTLE_S = 0.02  # lines come in bursts: one batch for them
+
+_INTERVAL_MIN_S = 0.001
 
 _T = TypeVar("_T")
 _log = get_logger(__name__)
 
-Say = Callable[[SourceStatus, str], None]
+Say = Callable[[SourceStatus, str], None]  # from the lane's thread and from whoever watches it
 
 
 class Undelivered(Exception):
@@ -41,7 +45,8 @@ class Turn:
         self.reader = reader
         self.name = name
         self.due_at_s = 0.0
-        self.called_at_s: float | None = None
+        self._calling = threading.Lock()  # what a call tells of itself comes after what is told of it
+        self._called_at_s: float | None = None
         self._say = say
         self._shorten = shorten
         self._open = False
@@ -52,12 +57,16 @@ class Turn:
         self._attempts = 0
         self._bug = ""
 
-    @property
     def wake_fd(self) -> int | None:
-        """What may wake it now; None once it is awake, and while it waits for another try."""
+        """What may wake it now; None once it is awake, and while it waits for another try. Never raises."""
         if not self._open or self._woken or self._undelivered is not None:
             return None
-        return self.reader.wake_fd()
+        try:
+            fd = self.reader.wake_fd()
+        except BaseException as error:  # noqa: BLE001 - as in `take`
+            self._failed(error)
+            return None
+        return fd if fd is not None and fd >= 0 else None
 
     def wake(self, now_s: float) -> None:
         self._woken = True
@@ -73,11 +82,12 @@ class Turn:
                 self._call(self.reader.open)
                 self._open = True
             reading = self._call(self.reader.read)
-        except Exception as error:  # noqa: BLE001 - one source's bug must not take the others down
+            trouble = reading.trouble
+        except BaseException as error:  # noqa: BLE001 - one source's bug, or a library's panic, takes no others down
             self._failed(error)
             return None
         self._backoff_s, self._bug = BACKOFF_FIRST_S, ""
-        self._say(SourceStatus.OK, reading.trouble)
+        self._say(SourceStatus.OK, trouble)
         return reading
 
     def delivered(self, reading: Reading, error: Exception | None, *, offset_s: float) -> None:
@@ -89,36 +99,42 @@ class Turn:
         if self._undelivered is not None:
             self._undelivered, self._attempts = None, 0
             self._say(SourceStatus.OK, reading.trouble)
-        now_s, interval_s = time.monotonic(), self._shorten(self.reader.interval_s)
+        now_s, interval_s = time.monotonic() + EARLY_S, max(self._shorten(self.reader.interval_s), _INTERVAL_MIN_S)
         self.due_at_s = now_s + interval_s - (now_s - offset_s) % interval_s
 
-    def overdue(self) -> bool:
-        """Whether its call has passed the deadline, once for each such call; from any thread."""
-        began_s = self.called_at_s
-        if began_s is None or self._late or time.monotonic() - began_s < self.reader.deadline_s:
-            return False
-        self._late = True
-        self._say(SourceStatus.UNKNOWN, f"no answer within {self.reader.deadline_s:g} s")
-        return True
+    def late_in_s(self) -> float | None:
+        """How long its call has until the deadline; None once it has passed, which is told. From any thread."""
+        with self._calling:
+            if self._late:
+                return None
+            if self._called_at_s is None:  # between opening and reading
+                return self.reader.deadline_s
+            left_s = self._called_at_s + self.reader.deadline_s - time.monotonic()
+            if left_s > 0:
+                return left_s
+            self._late = True
+            self._say(SourceStatus.UNKNOWN, f"no answer within {self.reader.deadline_s:g} s")
+            return None
 
     def close(self) -> None:
         """A reader whose `close` raises, against its promise, is opened again all the same."""
         self._open = False
         try:
             self._call(self.reader.close)
-        except Exception as error:  # noqa: BLE001 - it would end the thread, and all its sources with it
+        except BaseException as error:  # noqa: BLE001 - it would end the thread, and all its sources with it
             _log.error("source not closed properly", source=self.name, exc_info=error)
 
     def _call(self, function: Callable[[], _T]) -> _T:
         """Raises whatever `function` raises."""
-        self._late = False
-        self.called_at_s = time.monotonic()
+        with self._calling:
+            self._late, self._called_at_s = False, time.monotonic()
         try:
             return function()
         finally:
-            self.called_at_s = None
+            with self._calling:
+                self._late, self._called_at_s = False, None
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         match error:
             case Absent():
                 self._backoff_s = BACKOFF_MAX_S
