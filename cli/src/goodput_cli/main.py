@@ -18,7 +18,7 @@ import typer
 from goodput_cli.output import Failure, err
 from goodput_common.runtime.logs import configure_logging
 
-COMMANDS = ("demo", "diagnose", "up", "lab", "collector", "simulate", "replay", "verdicts", "rejected", "score")
+COMMANDS = ("demo", "diagnose", "up", "lab", "collector", "simulate", "replay", "verdicts", "explain", "rejected", "score")
 
 
 def build(arguments: list[str]) -> typer.Typer:

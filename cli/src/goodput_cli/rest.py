@@ -22,6 +22,10 @@ class Unreachable(Failure):
     """No answer, or none now: another try may succeed."""
 
 
+class Missing(Failure):
+    """The service has no such thing, or none that the asker may see."""
+
+
 class Event(NamedTuple):
     """One server-sent event; `id` is where to go on after a lost connection."""
 
@@ -93,7 +97,8 @@ class Rest:
             text = ": ".join(str(problem[field]) for field in ("title", "detail") if problem.get(field))
         except ValueError:
             text = answer.text[:200]
-        kind = Unreachable if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else Failure
+        kinds: dict[int, type[Failure]] = {httpx.codes.SERVICE_UNAVAILABLE: Unreachable, httpx.codes.NOT_FOUND: Missing}
+        kind = kinds.get(answer.status_code, Failure)
         raise kind(f"{self.url} answered {answer.status_code}: {text}")
 
 
