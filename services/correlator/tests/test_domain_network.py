@@ -206,3 +206,21 @@ def test_pauses_between_switches_under_which_the_job_has_nothing_are_not_its_tro
     for end in (uplink(4, 0), port(uplink(5, 0)), uplink(5, 1), port(uplink(4, 1))):
         paused(log, end, 0.9)
     assert log.verdicts(END_S) == []
+
+
+def test_a_link_that_comes_and_goes_slows_a_job_down_and_explains_who_resends(script: Script) -> None:
+    log = slow(script, 1.3)
+    for at_s in range(int(SLOW_AT_S), int(END_S), 8):
+        lose(log, 2, 0, at_s + 0.1)
+        log.event(nic(2), EventName.LINK_UP, at_s + 2.0, host="h2", source="netlink")
+    counted(log, nic(3), "local_ack_timeout_err", 12, source="rdma")
+    verdict = first_of(log.verdicts(END_S))
+    assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.LINK_FLAP, POD.link_of(nic(2)))
+    assert verdict.trouble is Trouble.SLOW
+
+
+def test_a_link_that_was_lost_long_before_steps_became_slow_does_not_slow_them(script: Script) -> None:
+    log = slow(script, 1.3)
+    lose(log, 2, 0, 40.0)
+    log.event(nic(2), EventName.LINK_UP, 42.0, host="h2", source="netlink")
+    assert log.verdicts(END_S) == []

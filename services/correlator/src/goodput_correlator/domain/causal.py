@@ -92,6 +92,8 @@ def _device_follows(effect: Finding, cause: Finding) -> str | None:
         return next(each.because for each in cause.victims if each.component == effect.component)
     if cause.fault_class is FaultClass.GPU_DRIVER and cause.kind is ComponentKind.HOST and effect.host == cause.host:
         return f"the driver of {cause.host} is gone for all its GPUs" if effect.fault_class in GPU_ORDER else None
+    if cause.fault_class in NETWORK and effect.fault_class is FaultClass.STRAGGLER and effect.kind is ComponentKind.NIC:
+        return _late_adapter_follows(effect, cause)
     if effect.host != cause.host or effect.host is None:
         return None
     if effect.component == cause.component:
@@ -105,6 +107,13 @@ def _device_follows(effect: Finding, cause: Finding) -> str | None:
     if gpu_fault and louder and effect.fault_class is FaultClass.NVLINK:
         return f"its NVLink partner {cause.component} failed"
     return None
+
+
+def _late_adapter_follows(effect: Finding, cause: Finding) -> str | None:
+    """An adapter that sends again and again may be the other end of a transfer over what is broken."""
+    if effect.component == cause.component or cause.score < effect.score:
+        return None
+    return f"it sends again what is lost at {cause.component}"
 
 
 def _pcie_follows(effect: Finding, cause: Finding) -> str | None:

@@ -52,6 +52,7 @@ ENGINES: tuple[Engine, ...] = (
 SLOW_ENGINES: tuple[Engine, ...] = (
     pfc_storm.diagnose,
     switch_fault.diagnose,
+    link_flap.diagnose,
     link_errors.diagnose,
     straggler.diagnose,
     pcie.diagnose,

@@ -24,6 +24,7 @@ SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within t
 COUNTS_CHANGES = frozenset({"netlink"})  # sources that tell a loss only of a link that they saw up, or the kernel did
 FLAPS_OFFLINE_MIN = 3  # losses in a log without a job that make a flapping link
 TOO_LATE_S = 3.0  # a loss told this long, and two steps, after the last step has not stopped it
+BEFORE_SLOW_S = 3.0  # steps are looked at in windows; the first slow one may begin this much after the loss
 MOVED_ON_S = 4.0  # steps that end this long after the loss prove that the job goes on without the link
 
 
@@ -40,6 +41,8 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
     ranks = ranks_on(case, losses.nic)
     link = case.topology.link_of(losses.nic)
     component = link if link is not None else losses.nic
+    if case.slow is not None and case.placement is not None:
+        return _slowed(case, losses, component) if ranks else None
     if case.stalled_since is None or case.placement is None:
         return _without_job(case, losses, component)
     if not ranks:
@@ -70,6 +73,32 @@ def _finding(case: Case, losses: Losses) -> Finding | None:
         explains=symptoms_of(case),
         because=f"carrier {what}, and every collective of these ranks crosses that link" + (f"; {words}" if words else ""),
         decisive=factor >= 0.9 and score >= 0.8,
+        hardware=True,
+        action=_action(component, losses),
+    )
+
+
+def _slowed(case: Case, losses: Losses, component: ComponentId) -> Finding | None:
+    """A link that comes and goes while steps are slow: each time what crosses it is sent again for seconds, and goes on."""
+    assert case.slow is not None
+    since = case.slow.since - timedelta(seconds=BEFORE_SLOW_S)
+    downs = [each for each in losses.downs if happened(each) >= since]
+    if not downs:
+        return None
+    again = losses.count > 1 and len(downs) > 1
+    score, probes = _probes.support(case, component, 0.86 if again else 0.78)
+    evidence = [cite(each, f"the carrier of {losses.nic} was lost", score, component) for each in downs]
+    evidence += [cite(each, "the carrier came back", 0.2, component) for each in losses.ups[-2:]]
+    return Finding(
+        fault_class=FaultClass.LINK_FLAP,
+        component=component,
+        score=score,
+        evidence=(*evidence[:EVIDENCE_PER_FINDING], *probes),
+        engine=ENGINE,
+        ranks=ranks_on(case, losses.nic),
+        host=host_of_link(case, losses.nic),
+        explains=symptoms_of(case),
+        because="the carrier was lost as steps became slow, and what crosses that link was sent again until it came back",
         hardware=True,
         action=_action(component, losses),
     )
