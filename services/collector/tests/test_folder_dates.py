@@ -56,6 +56,17 @@ def test_a_look_is_due_when_names_come_go_or_change(dates: FolderDates, tmp_path
     assert dates.due(1.0)
 
 
+def test_a_second_change_within_one_tick_is_seen_also_where_dates_are_whole_seconds(
+    dates: FolderDates, tmp_path: Path
+) -> None:
+    whole_ns = time.time_ns() // 10**9 * 10**9 - 10**9
+    settle(tmp_path, whole_ns)
+    dates.note(tmp_path)
+    (tmp_path / "later in that second").touch()
+    settle(tmp_path, whole_ns)
+    assert dates.due(1.0)
+
+
 def test_a_folder_that_is_not_there_is_waited_for(dates: FolderDates, tmp_path: Path) -> None:
     dates.note(tmp_path / "later")
     assert not dates.due(1.0)

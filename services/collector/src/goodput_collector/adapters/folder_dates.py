@@ -2,7 +2,8 @@
 
 Names that come, go or are renamed move the date of their folder, so whoever looks for new files once a second can mostly
 leave it at asking for dates. A second change within one tick of the kernel's clock leaves the date as it was, so one that is
-very fresh counts as moved. Where a pattern leaves the folders' names open, not all of them are known: then it is looked
+very fresh counts as moved. Some shared file systems (Lustre) keep whole seconds only: a date without a fraction is fresh for
+longer. Where a pattern leaves the folders' names open, not all of them are known: then it is looked
 again every few seconds.
 """
 
@@ -17,6 +18,8 @@ from pathlib import Path
 LOOK_EVERY_S = 30.0
 LOOK_OPEN_EVERY_S = 5.0
 _FRESH_NS = 50_000_000  # several ticks
+_SECOND_NS = 1_000_000_000
+_FRESH_WHOLE_NS = 3 * _SECOND_NS  # FAT has a tick of 2 s
 _MISSING, _UNSURE = 0, -1
 
 
@@ -47,7 +50,8 @@ class FolderDates:
         date = _MISSING
         with contextlib.suppress(OSError):
             date = os.stat(name).st_mtime_ns  # noqa: PTH116
-        self._dates[name] = _UNSURE if time.time_ns() - date < _FRESH_NS else date
+        fresh_ns = _FRESH_NS if date % _SECOND_NS else _FRESH_WHOLE_NS
+        self._dates[name] = _UNSURE if time.time_ns() - date < fresh_ns else date
 
     def note_pattern(self, pattern: str) -> None:
         """The folder in which its files may appear."""
