@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -249,6 +251,26 @@ def test_files_stay_open_within_a_bound_and_all_is_read_beyond_it(tmp_path: Path
         assert len(counters(rdma.read())) == 30
         rdma.close()
         assert descriptors.left == limit
+
+
+def test_without_a_descriptor_left_a_port_is_read_as_soon_as_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rdma_device(tmp_path, "mlx5_0", {"link_downed": 0}, {})
+    clock, opened = TurnedClock(), os.open
+    rdma = reader(tmp_path, clock)
+
+    def none_left(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", none_left)
+    assert rdma.read().trouble == "cannot read mlx5_0/1"
+    monkeypatch.setattr(os, "open", opened)
+    clock.seconds += 1
+    assert (rdma.read().trouble, rdma.read().covered) == ("", ["nic:h0/mlx5_0/1"])
+    rdma_device(tmp_path, "mlx5_0", {"link_downed": 2}, {})
+    clock.seconds += 1
+    assert len(counters(rdma.read())) == 1
 
 
 def test_a_counter_that_says_nonsense_is_left_out_and_the_others_are_told(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ _COUNTER_BYTES, _TEXT_BYTES = 32, 256
 _COUNTER_SIZES, _TEXT_SIZES, _STARTS = itertools.repeat(_COUNTER_BYTES), itertools.repeat(_TEXT_BYTES), itertools.repeat(0)
 _SHARE = 2  # of the files that this process may have open, a half at most
 _GONE = (errno.ENODEV, errno.ENXIO)
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)  # this process, or the host, has no more
 
 
 class _Kept(NamedTuple):
@@ -83,10 +84,15 @@ class Descriptors:
         self.left = limit if limit is not None else resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE
 
     def open(self, path: str) -> int:
-        """-1 where none is left. Raises OSError."""
+        """-1 where none is left. Raises OSError for what says something of the file."""
         if self.left <= 0:
             return -1
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _NONE_LEFT:
+                return -1
+            raise
         self.left -= 1
         return fd
 
