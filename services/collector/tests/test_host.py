@@ -12,6 +12,7 @@ from host_tree import HostTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from goodput_collector.adapters import host_hardware as host_hardware_reader
 from goodput_collector.adapters.host_hardware import HostHardwareReader
 from goodput_collector.adapters.host_load import HostLoadReader
 from goodput_collector.adapters.host_storage import HostStorageReader
@@ -305,6 +306,22 @@ def test_errors_are_counted_on_the_device_and_on_the_bridges_above_it(host: Host
         ("host:h0", "aer_correctable:0000:15:01:BadTLP"): 3,
     }
     assert counted(host.read(host.hardware, after_s=5)) == {}
+
+
+def test_a_table_that_cannot_be_read_for_a_while_counts_from_when_it_could(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = host.tree.pci("0000:9b:00.0", "0x030200", "0x10de")
+    host.read(host.hardware)
+    host.tree.aer(gpu, bad_tlp=2)
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(host_hardware_reader, "small_or_none", lambda _: None)
+        assert counted(host.read(host.hardware, after_s=5)) == {}
+    told = [each for each in host.read(host.hardware, after_s=5) if isinstance(each, Counter)]
+    assert {(each.name, each.delta, each.interval_s) for each in told} == {
+        ("aer_correctable", 2, 10.0),
+        ("aer_correctable:BadTLP", 2, 10.0),
+    }
 
 
 def test_a_device_that_is_gone_stops_nothing_and_is_found_when_it_is_back(host: Host) -> None:

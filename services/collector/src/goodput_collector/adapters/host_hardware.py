@@ -55,8 +55,13 @@ class _Device:
         moved = now_s - self._updated_s >= LOOK_EVERY_S
         for name, file in self._files:
             text = small_or_none(file)
-            if text is not None and text != self._texts.get(name):
-                self._texts[name], moved = text, True
+            if text == self._texts.get(name):
+                continue
+            moved = True
+            if text is None:
+                del self._texts[name]
+            else:
+                self._texts[name] = text
         if not moved:
             return []
         self._updated_s = now_s
