@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -29,6 +30,21 @@ def test_what_is_only_set_is_written_now_and_then(tmp_path: Path) -> None:
     now[0] = 3.0
     marks.set("b", 1)
     assert Bookmarks(tmp_path / "marks").get("a") == 2
+
+
+def test_half_a_line_on_a_full_disk_costs_no_mark(tmp_path: Path) -> None:
+    path = tmp_path / "marks"
+    marks = Bookmarks(path, monotonic_s=lambda: 0.0)
+    marks.keep({"a": 1})
+    bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, bounds[1]))
+    try:
+        marks.keep({"b": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
+    marks.keep({"c": 3})
+    again = Bookmarks(path)
+    assert [again.get(name) for name in "abc"] == [1, 2, 3]
 
 
 def test_a_mark_of_the_other_kind_is_none(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ given out here: of two words on a mark the later one holds (`restore`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -118,8 +119,13 @@ class Bookmarks:
             self._marks.pop(next(iter(self._marks)))
 
     def _append(self) -> None:
+        """Raises OSError, also when only a part of the line found room: the next save writes the file anew, for what is
+        appended to half a line is lost with it."""
+        line = msgspec.json.encode(self._moved) + b"\n"
         with self._path.open("ab", buffering=0) as file:
-            file.write(msgspec.json.encode(self._moved) + b"\n")
+            if file.write(line) != len(line):
+                self._lines = _GROWN_LINES
+                raise OSError(errno.ENOSPC, "no space left on device", str(self._path))
         self._lines += 1
 
     def _write_anew(self) -> None:
