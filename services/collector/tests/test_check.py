@@ -57,6 +57,16 @@ async def checked(*readers: Fixed, off: dict[Source, str] | None = None) -> tupl
     return await check(readers, off or {}, clock=SystemClock())
 
 
+async def test_a_source_whose_close_raises_hides_neither_itself_nor_the_others() -> None:
+    odd, fine = Fixed(Source.RDMA, Reading(samples=[STATE])), Fixed(Source.NETLINK, Reading(samples=[STATE]))
+
+    def close() -> None:
+        raise ValueError("closed already")
+
+    odd.close = close  # type: ignore[method-assign]
+    assert [each.outcome for each in await checked(odd, fine)] == [Outcome.OK, Outcome.OK]
+
+
 async def test_a_readable_source_tells_what_it_covers_and_what_it_costs() -> None:
     reader = Fixed(Source.NETLINK, Reading(samples=[STATE], covered=["nic:h0/mlx5_0/1", "nic:h0/mlx5_1/1"]))
     (found,) = await checked(reader)

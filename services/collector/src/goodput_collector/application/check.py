@@ -85,7 +85,7 @@ async def _check(reader: SourceReader, clock: Clock) -> SourceCheck:
     except Exception as error:  # noqa: BLE001 - one source's bug must not hide the others
         return _failed(reader, Outcome.UNREADABLE, f"{type(error).__name__}: {error}", "")
     finally:
-        with contextlib.suppress(Hung):
+        with contextlib.suppress(Exception):  # what was read stands
             await worker.call(reader.close, deadline_s=1.0)
         worker.stop()
 
