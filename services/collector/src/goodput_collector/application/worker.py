@@ -1,8 +1,8 @@
-"""One thread for one source, and a deadline on what it is asked.
+"""One thread for one source, and a deadline on what it is asked: for `check`, which reads all sources at the same time.
+(The collector itself reads them one after the other: `lane`.)
 
-A read of a hung device does not return, and no Python can make it. So each source has a thread of its own: the caller
-stops waiting at the deadline, says so, and asks no more of the thread until it comes back. The thread is a daemon: it
-does not keep the process from ending.
+A read of a hung device does not return, and no Python can make it. So the caller stops waiting at the deadline, says so,
+and asks no more of the thread until it comes back. The thread is a daemon: it does not keep the process from ending.
 """
 
 from __future__ import annotations
