@@ -8,6 +8,10 @@ the loss of a peer never raises) is none, and is held to account.
 
 Ends are placed on the broker's clock by `clues.happened_at`, so neither host clocks that are 2 s apart nor a collector that
 tells late make an early end late.
+
+The one message about an exit may be lost. Then an end is known by what remains: the collector lists the process as gone, or
+the kernel has said that it killed that pid for its memory. The former is repeated for as long as it is true and says nothing
+of when; the process ended somewhen after its last sign of life.
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ OWN_FAULT = re.compile(
 )
 POLITE_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "15", "2", "1"})
 CRASH_SIGNALS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "11", "7", "4", "8"})  # nobody sends these to end a job
+GONE = "gone"  # the collector's word for a process that is no more
 LATE_S = 5.0  # steps that stood still this long before a process ended do not stand still because of it
+LIVED_ON_S = 2.5  # the same where only its last sign of life is known, which is earlier than its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,7 @@ class Death:
     killed_for_memory: Observed | None = None  # the kernel's own line about it
     stood_s: float = 0.0
     late: bool = False  # clearly after steps stopped, or after somebody was named for it
+    unseen: bool = False  # nobody reported the exit itself: it died somewhen after `died_at`
     aftermath: bool = False  # late, and for no reason of its own: an effect of the stall
 
     @property
@@ -61,8 +68,9 @@ class Death:
 
     @property
     def telling(self) -> bool:
-        """It ended for a reason of its own: an exception, or a signal that nobody sends to end a job politely."""
-        return not self.consequence and bool(self.reason or (self.signal and not self.polite))
+        """It ended for a reason of its own: an exception, a signal that nobody sends to end a job politely, or the kernel
+        that wanted its memory."""
+        return self.crashed or (not self.consequence and bool(self.reason or (self.signal and not self.polite)))
 
     @property
     def crashed(self) -> bool:
@@ -87,7 +95,10 @@ def _deaths(case: Case) -> dict[int, Death]:
         return {}
     gone = _gone(case)
     died_at = {rank: min(happened_at(case, each) for each in seen) for rank, seen in gone.items()}
-    late = {rank for rank, at in died_at.items() if _late(case, rank, at)}
+    unseen = {rank: (seen, lived_until) for rank, seen, lived_until in _unseen(case, gone)}
+    for rank, (seen_later, lived_until) in unseen.items():
+        gone[rank], died_at[rank] = [seen_later], lived_until
+    late = {rank for rank, at in died_at.items() if _late(case, rank, at, LIVED_ON_S if rank in unseen else LATE_S)}
     after_a_name = sum(1 for at in died_at.values() if _after_a_name(case, at))
     found = {}
     for rank, seen in sorted(gone.items()):
@@ -106,6 +117,7 @@ def _deaths(case: Case) -> dict[int, Death]:
             killed_for_memory=_killed_for_memory(case, rank),
             stood_s=(died_at[rank] - case.stalled_since).total_seconds() if case.stalled_since is not None else 0.0,
             late=rank in late,
+            unseen=rank in unseen,
         )
         torn_down = after_a_name > 1 and _after_a_name(case, death.died_at)
         if death.late and not death.crashed and (torn_down or not _own_words(death)):
@@ -130,12 +142,66 @@ def _gone(case: Case) -> dict[int, list[Observed]]:
     return {rank: seen for rank, seen in gone.items() if rank not in clean}
 
 
-def _late(case: Case, rank: int, died_at: datetime) -> bool:
+def _unseen(case: Case, seen_to_end: Iterable[int]) -> list[tuple[int, Observed, datetime]]:
+    """Ranks whose exit nobody reported and that are gone nevertheless: (rank, what says so, until when it was alive)."""
+    assert case.placement is not None
+    left = frozenset(seen_to_end) | case.exits.keys()
+    killed = {
+        rank: line
+        for rank in case.placement.ranks
+        if rank not in left and (line := _killed_for_memory(case, rank)) is not None
+    }
+    listed = _listed_as_gone(case)
+    found = []
+    for rank in sorted((killed.keys() | listed.keys()) - left):
+        seen = killed[rank] if rank in killed else listed[rank]
+        said = case.progress.get(rank)
+        if (said is not None and _speaks(case, said, seen)) or _before_it_registered(case, rank, seen):
+            continue  # the word of an end is about another process
+        if rank in killed:
+            found.append((rank, seen, happened_at(case, seen)))
+            continue
+        lived = [said.received_at] if said is not None else []
+        lived += [
+            happened_at(case, each)
+            for each in case.cpu.get(case.rank_component(rank), ())
+            if isinstance(each.fact, State) and each.fact.value != GONE and not of_another_life(case, rank, each)
+        ]
+        found.append((rank, seen, min(max(lived, default=seen.received_at), happened_at(case, seen))))
+    return found
+
+
+def _speaks(case: Case, said: Observed, seen: Observed) -> bool:
+    """Whether a rank has reported since its end was told, or has done so until now: then another process is gone."""
+    patience = timedelta(seconds=LIVED_ON_S)
+    lately = seen.source == "process" and not case.offline and said.received_at > case.now - patience
+    return lately or said.received_at > seen.received_at + patience
+
+
+def _before_it_registered(case: Case, rank: int, seen: Observed) -> bool:
+    place = case.placement.ranks.get(rank) if case.placement is not None else None
+    return place is not None and place.registered_at is not None and seen.received_at < place.registered_at
+
+
+def _listed_as_gone(case: Case) -> dict[int, Observed]:
+    """The ranks that their host's collector lists as gone, and not as having left in order."""
+    found = {}
+    for each in case.observed:
+        fact = each.fact
+        if not isinstance(fact, State) or fact.name != "process" or fact.value != GONE or fact.attrs.get("clean") == "true":
+            continue
+        job, _, number = fact.component.removeprefix("rank:").rpartition("/")
+        if job == case.job and number.isdigit() and not of_another_life(case, int(number), each):
+            found[int(number)] = each
+    return found
+
+
+def _late(case: Case, rank: int, died_at: datetime, late_s: float) -> bool:
     if case.offline or case.stalled_since is None:
         return False
     if _after_a_name(case, died_at):
         return True
-    patience = timedelta(seconds=max(LATE_S, 3.0 + 2 * case.usual_step_s, case.patience_s))
+    patience = timedelta(seconds=max(late_s, late_s - 2.0 + 2 * case.usual_step_s, case.patience_s))
     return died_at > case.stalled_since + patience and not in_long_phase(case, rank)
 
 
@@ -163,10 +229,20 @@ def _killed_for_memory(case: Case, rank: int) -> Observed | None:
     outer_pid, told_at = case.outer_pids.get(case.rank_component(rank), (0, case.now))
     if outer_pid > 0 and (place.registered_at is None or told_at >= place.registered_at):
         pids.add(str(outer_pid))  # in a container it knows itself by another number than the kernel does
-    for each, event in events(case, EventName.HOST_STALL):
-        if event.attrs.get("what") == "oom_kill" and each.host == place.host and event.attrs.get("pid") in pids:
-            return each
-    return None
+    lines = _kernel_kills(case)
+    found = (lines.get((place.host, pid)) for pid in sorted(pids))
+    return next((each for each in found if each is not None), None)
+
+
+def _kernel_kills(case: Case) -> dict[tuple[str, str], Observed]:
+    """What the kernels have killed for want of memory, by host and the host's own number of the process: the first word."""
+    found: dict[tuple[str, str], Observed] | None = case.memo.get("kernel_kills")
+    if found is None:
+        found = case.memo["kernel_kills"] = {}
+        for each, event in events(case, EventName.HOST_STALL):
+            if event.attrs.get("what") == "oom_kill":
+                found.setdefault((each.host, event.attrs.get("pid", "")), each)
+    return found
 
 
 def gone_by_themselves(found: Iterable[Death]) -> frozenset[int]:

@@ -4,17 +4,23 @@ When one rank dies the others lose their connections and may die of that. Whoeve
 victim; the culprit left without a word, or with a reason of its own. A rank that left cleanly is done, not dead. If all
 ranks leave within seconds and none gives a reason, somebody stopped the job - unless all but one lost their connections.
 An end that came after the stall (`deaths`) is an effect of it: it is named only where nothing else is known, in doubt.
+
+Where several end at once and none says why, those decide who lost them: the first errors about closed connections name the
+host where it began (`lost_peers`). An exception of the device ("CUDA error: …") is the rank's own and yet no word against
+the program: what the GPU has had is not known, and nobody is sure.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
-from goodput_correlator.domain.case import Case
+from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, symptoms_of
 from goodput_correlator.domain.deaths import OWN_FAULT, Death, deaths, in_long_phase
 from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.lost_peers import lost_host
 
 ENGINE = "process_dead"
 TEXT_ONLY_MAX = 0.6
@@ -23,6 +29,9 @@ VICTIM = 0.2
 TOGETHER_S = 1.2  # by the broker's clock: deaths closer than this have no order
 STOPPED_WITHIN_S = 6.0
 OUTLIVED_S = 2.5
+LOST_BY_OTHERS = 0.85  # no word of its own, but the others say where they lost somebody
+OF_DEVICE_MAX = 0.7
+OF_DEVICE = re.compile(r"\b(?:CUDA|HIP|CUDNN|cuDNN|CUBLAS)\w* (?:driver )?error|AcceleratorError|device-side", re.IGNORECASE)
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -39,19 +48,33 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
     if not candidates:
         alone = len(found) == 1 and not any(_outlived(case, rank) for rank in found)
         return tuple(_finding(case, death, LATE_ALONE if alone else VICTIM) for death in found.values())
-    first = min(candidates.values(), key=lambda death: death.at.order)
-    together = [d for d in candidates.values() if d.at.received_at <= first.at.received_at + timedelta(seconds=TOGETHER_S)]
+    together = _together(list(candidates.values()))
     telling = [death for death in together if death.telling]
+    lost = lost_host(case)
+    there = [death for death in together if lost is not None and case.host_of_rank(death.rank) == lost[0]]
     out = []
     for rank, death in found.items():
         if death in telling or (rank in own and death in together and not telling):
             score = 0.94 if len(together) == 1 or (len(telling) == 1 and death.telling) else 0.85 if death.telling else 0.5
         else:
             score = VICTIM  # it died of what killed another, or with it
+        if there and not telling and len(together) > 1 and death in together:
+            score = VICTIM if death not in there else LOST_BY_OTHERS if len(there) == 1 else score
         if death.reason and (any(d.wordless for d in together) or death.late) and not OWN_FAULT.search(death.reason):
             score = min(score, TEXT_ONLY_MAX)  # a killed rank says nothing; what its peers say of that has many wordings
-        out.append(_finding(case, death, score))
+        if OF_DEVICE.search(death.reason):
+            score = min(score, OF_DEVICE_MAX)
+        out.append(_finding(case, death, score, lost[1] if lost is not None and death in there else ()))
     return tuple(out)
+
+
+def _together(candidates: list[Death]) -> list[Death]:
+    """Those that ended first, as far as their order can be told. Of one whose exit nobody reported only the earliest time is
+    known."""
+    told = [death for death in candidates if not death.unseen]
+    first_at = min(death.at.received_at for death in told or candidates)
+    until = first_at + timedelta(seconds=TOGETHER_S)
+    return [death for death in candidates if (death.died_at if death.unseen else death.at.received_at) <= until]
 
 
 def _outlived(case: Case, rank: int) -> bool:
@@ -77,11 +100,16 @@ def _stopped_as_a_whole(found: dict[int, Death], world: int) -> bool:
     )
 
 
-def _finding(case: Case, death: Death, score: float) -> Finding:
+def _finding(case: Case, death: Death, score: float, lost_by: tuple[Observed, ...] = ()) -> Finding:
     component = case.rank_component(death.rank)
     host = case.host_of_rank(death.rank)
     how = f"with: {death.reason}" if death.reason else f"by {death.signal}" if death.signal else "without a word"
-    evidence = [cite(each, f"the process of rank {death.rank} ended {how}", score, component) for each in death.seen[:4]]
+    what = (
+        f"the process of rank {death.rank} ended {how}" if not death.unseen else f"rank {death.rank} has no process any more"
+    )
+    evidence = [cite(each, what, score, component) for each in death.seen[:4]]
+    words = "another rank lost its connection to that host, before anybody else was lost"
+    evidence += [cite(each, words, 0.3, component) for each in lost_by[:3]]
     if death.killed_for_memory is not None:
         evidence.append(cite(death.killed_for_memory, "the kernel killed it for want of memory", 0.5, component))
     return Finding(
