@@ -8,8 +8,10 @@ from pathlib import Path
 from schedule_fixtures import AT, FastClock, state, until
 
 from goodput_collector.adapters.spool import DiskSpool
+from goodput_collector.application.heartbeat import Heartbeat
+from goodput_collector.application.message_size import SAMPLES_PER_BATCH
 from goodput_collector.application.ports import Reading
-from goodput_collector.application.publish import SAMPLES_PER_BATCH, Heartbeat, Origin, Publisher
+from goodput_collector.application.publish import Origin, Publisher
 from goodput_collector.application.schedule import Condition
 from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.memory import FaultPlan, MemoryBus

@@ -10,8 +10,9 @@ import pytest
 
 from goodput_collector.adapters.spool import DiskSpool
 from goodput_collector.application.encodable import encodable_part
+from goodput_collector.application.message_size import SAMPLES_PER_BATCH
 from goodput_collector.application.ports import Outgoing, Reading
-from goodput_collector.application.publish import SAMPLES_PER_BATCH, Origin, Publisher
+from goodput_collector.application.publish import Origin, Publisher
 from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.ports import Bus
 from goodput_common.contracts.telemetry import Event, EventName, Source, TelemetryBatch

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.adapters.spool import DiskSpool
-from goodput_collector.application.publish import Heartbeat, Origin, Publisher
+from goodput_collector.application.heartbeat import Heartbeat
+from goodput_collector.application.publish import Origin, Publisher
 from goodput_collector.application.schedule import Schedule
 from goodput_collector.settings import Settings
 from goodput_collector.wiring import all_readers

@@ -11,15 +11,15 @@ The message id is made of source, boot and number, so a batch that is sent twice
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from goodput_collector.application.encodable import NOT_ENCODABLE, encodable_part
+from goodput_collector.application.message_size import chunks, fitting
 from goodput_collector.application.ports import Outgoing, Reading, Spool
 from goodput_collector.application.schedule import Condition
 from goodput_collector.domain.thinning import Thinning, thinned_to
@@ -40,15 +40,13 @@ from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.logs import StateLog, get_logger
 from goodput_common.runtime.tasks import Tasks, stop_task
 
-SAMPLES_PER_BATCH = 400
-DUMP_BYTES_MAX = 700_000
 SEND_AT_ONCE = 64
 RELEASE_EVERY_S = 5.0  # at least: a look at what is held back and due, should its source have fallen silent
-COVERED_MAX = 300  # components a source names in a heartbeat
 UNFINISHED_MAX = 32  # readings of which a part has been spooled
 RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 
+_Marks = Mapping[str, int | str]
 _log = get_logger(__name__)
 
 
@@ -137,9 +135,9 @@ class Publisher(Part):
         """One for each message."""
         steps: deque[Callable[[], None]] = deque()
         told = self._thinning.take(source, reading.samples, every_s=self._every_s(), now_s=self._clock.monotonic_s())
-        chunks = list(_chunks(told))
-        left = len(chunks) + len(reading.dumps)  # messages: the marks go with the last one
-        for samples in chunks:
+        batches = list(chunks(told))
+        left = len(batches) + len(reading.dumps)  # messages: the marks go with the last one
+        for samples in batches:
             left -= 1
             steps.append(partial(self._publish_batch, source, samples, marks={} if left else reading.marks))
         for dump in reading.dumps:
@@ -150,7 +148,7 @@ class Publisher(Part):
             steps.append(partial(self._publish_beside, f"{source}_snapshot", subject, snapshot))
         return steps
 
-    def _publish_batch(self, source: Source, samples: Sequence[Sample], *, marks: Mapping[str, int | str]) -> None:
+    def _publish_batch(self, source: Source, samples: Sequence[Sample], *, marks: _Marks) -> None:
         seq = self._next(source)
         now = self._clock.now()
         times = [sample.observed_at for sample in samples]
@@ -174,7 +172,7 @@ class Publisher(Part):
 
     def _release(self, every_s: float) -> None:
         for source, samples in self._thinning.due(every_s=every_s, now_s=self._clock.monotonic_s()):
-            for chunk in _chunks(samples):
+            for chunk in chunks(samples):
                 self._publish_batch(source, chunk, marks={})
 
     def _every_s(self) -> float:
@@ -192,22 +190,9 @@ class Publisher(Part):
     def heartbeat(self, conditions: Sequence[Condition], interval_s: float) -> None:
         seq = self._next(Source.HEARTBEAT)
         spool = self._spool.state()
-        health = tuple(
-            SourceHealth(
-                source=each.source,
-                status=each.status,
-                reason=each.reason,
-                last_seq=self._last_seq.get(each.source, 0),
-                instance=each.instance,
-                covered=each.covered[:COVERED_MAX],
-                covered_more=max(0, len(each.covered) - COVERED_MAX),
-            )
-            for each in conditions
-        )
-        if spool.trouble:
-            health += (
-                SourceHealth(source=Source.HEARTBEAT, status=SourceStatus.UNKNOWN, reason=spool.trouble, last_seq=seq),
-            )
+        health = tuple(each.health(self._last_seq.get(each.source, 0)) for each in conditions)
+        if trouble := spool.trouble:
+            health += (SourceHealth(source=Source.HEARTBEAT, status=SourceStatus.UNKNOWN, reason=trouble, last_seq=seq),)
         beat = CollectorHeartbeat(
             fabric=self._origin.fabric,
             host=self._origin.host,
@@ -223,13 +208,11 @@ class Publisher(Part):
         subject = subjects.telemetry(self._origin.fabric, self._origin.host, Source.HEARTBEAT)
         self._enqueue(Source.HEARTBEAT, seq, beat, subject)
 
-    def _publish_dump(self, source: Source, dump: FlightRecorderDump, *, marks: Mapping[str, int | str]) -> None:
+    def _publish_dump(self, source: Source, dump: FlightRecorderDump, *, marks: _Marks) -> None:
         subject = subjects.job(dump.fabric, dump.job, "flight_recorder")
-        self._publish_beside(f"{source}_dump", subject, _fitting(dump), marks=marks)
+        self._publish_beside(f"{source}_dump", subject, fitting(dump), marks=marks)
 
-    def _publish_beside(
-        self, series: str, subject: str, data: msgspec.Struct, *, marks: Mapping[str, int | str] | None = None
-    ) -> None:
+    def _publish_beside(self, series: str, subject: str, data: msgspec.Struct, *, marks: _Marks | None = None) -> None:
         """Numbered by itself, not among the source's batches: it goes to another subject."""
         seq = self._spool.next_seq(series)
         self._enqueue(series, seq, data, subject, marks=marks)
@@ -239,21 +222,10 @@ class Publisher(Part):
         self._last_seq[source] = seq
         return seq
 
-    def _id(self, source: str, seq: int) -> str:
-        return f"{self._origin.fabric}/{self._origin.host}/{source}/{self._origin.boot_id}/{seq}"
-
-    def _enqueue(
-        self,
-        source: str,
-        seq: int,
-        data: msgspec.Struct,
-        subject: str,
-        *,
-        marks: Mapping[str, int | str] | None = None,
-    ) -> None:
+    def _enqueue(self, source: str, seq: int, data: msgspec.Struct, subject: str, *, marks: _Marks | None = None) -> None:
         message = Outgoing(
             subject=subject,
-            id=self._id(source, seq),
+            id=f"{self._origin.fabric}/{self._origin.host}/{source}/{self._origin.boot_id}/{seq}",
             source=self._origin.name,
             time=self._clock.now(),
             data=data,
@@ -319,52 +291,3 @@ class Publisher(Part):
         self.reachable = reachable
         state = "reachable" if reachable else "unreachable"
         self._states.report("bus", state, "bus", level="info" if reachable else "warning", reason=reason)
-
-
-class Heartbeat(Part):
-    """Tells every `interval_s` that this collector lives and how each source is."""
-
-    name = "heartbeat"
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        conditions: Callable[[], Sequence[Condition]],
-        *,
-        interval_s: float,
-        clock: Clock,
-        tasks: Tasks,
-    ) -> None:
-        self._publisher = publisher
-        self._conditions = conditions
-        self._interval_s = interval_s
-        self._clock = clock
-        self._tasks = tasks
-        self._beating: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._beating = self._tasks.spawn("heartbeat", self._beat())
-
-    async def stop_pulling(self) -> None:
-        await stop_task(self._beating)
-
-    async def _beat(self) -> None:
-        first_s = min(1.0, self._interval_s)  # by then the sources have been read once
-        await self._clock.sleep(first_s)
-        while True:
-            self._publisher.heartbeat(self._conditions(), self._interval_s)
-            await self._clock.sleep(self._interval_s)
-
-
-def _chunks(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
-    for start in range(0, len(samples), SAMPLES_PER_BATCH):
-        yield samples[start : start + SAMPLES_PER_BATCH]
-
-
-def _fitting(dump: FlightRecorderDump) -> FlightRecorderDump:
-    """The same dump with as many of the newest collectives as a message may carry."""
-    with contextlib.suppress(*NOT_ENCODABLE):  # the spool sees to that
-        while len(dump.collectives) > 8 and len(msgspec.json.encode(dump)) > DUMP_BYTES_MAX:
-            kept = dump.collectives[len(dump.collectives) // 2 :]
-            dump = msgspec.structs.replace(dump, collectives=kept, truncated=True)
-    return dump

@@ -19,11 +19,12 @@ from goodput_collector.application.lane import Lane, Told
 from goodput_collector.application.ports import Reading, SourceReader
 from goodput_collector.application.turn import Turn
 from goodput_common.contracts.ids import ComponentId
-from goodput_common.contracts.telemetry import Source, SourceStatus
+from goodput_common.contracts.telemetry import Source, SourceHealth, SourceStatus
 from goodput_common.runtime.lifecycle import Part
 from goodput_common.runtime.logs import StateLog, get_logger
 
 SPLIT_AGAIN_S = 1.0
+COVERED_MAX = 300  # components a source names in a heartbeat
 END_WITHIN_S = 1.0  # together; a source that hangs is left behind
 
 _log = get_logger(__name__)
@@ -47,6 +48,19 @@ class Condition:
     @property
     def name(self) -> str:
         return f"{self.source} {self.instance}" if self.instance else str(self.source)
+
+    def health(self, last_seq: int) -> SourceHealth:
+        """For a heartbeat; `last_seq` is the number of the source's last batch."""
+        covered = self.covered
+        return SourceHealth(
+            source=self.source,
+            status=self.status,
+            reason=self.reason,
+            last_seq=last_seq,
+            instance=self.instance,
+            covered=covered[:COVERED_MAX],
+            covered_more=max(0, len(covered) - COVERED_MAX),
+        )
 
 
 class Schedule(Part):
