@@ -22,13 +22,13 @@ import contextlib
 import errno
 import itertools
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from goodput_collector.adapters.spool_files import Numbers, Sent, close_file, is_there, lock
+from goodput_collector.adapters.spool_found import PASSES, Found, segment_path
 from goodput_collector.adapters.spool_records import Damage, Record, count_records, encoded, message_of, records
 from goodput_collector.application.ports import Outgoing, SpoolState
 from goodput_common.runtime.lifecycle import StartError
@@ -36,8 +36,6 @@ from goodput_common.runtime.logs import StateLog, get_logger
 
 _MEMORY_MESSAGES_MAX = 256
 _FRESH_MESSAGES_MAX = 64
-_SEGMENT_DIGITS = re.compile(r"[0-9]{8,12}")
-_PASSES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})  # says nothing of the file
 
 _log = get_logger(__name__)
 
@@ -84,7 +82,7 @@ class DiskSpool:
         self._segment, self._offset = self._sent.read()
         self._sizes: dict[int, int] = {}
         self._waiting: dict[int, int] = {}
-        self._recover()
+        self._take_over(Found(directory, sent=(self._segment, self._offset), learn=self._learn, states=self._states))
         self._numbers.write()
         self._file: Any = self._open(self._newest())
         self._state = SpoolState()
@@ -224,7 +222,7 @@ class DiskSpool:
                         left = count_records(self._path(segment), end) if isinstance(record, Damage) else None
                         self._pass_over(segment, end, left, message)
             except OSError as error:
-                if error.errno in _PASSES:
+                if error.errno in PASSES:
                     return False
             if end < self._sizes.get(segment, 0) or self._left_over(segment, found):
                 if found:
@@ -293,7 +291,7 @@ class DiskSpool:
         return max(self._sizes)
 
     def _path(self, segment: int) -> Path:
-        return self._directory / f"{segment:08d}.spool"
+        return segment_path(self._directory, segment)
 
     def _open(self, segment: int) -> Any:
         return self._path(segment).open("ab", buffering=0)
@@ -306,53 +304,19 @@ class DiskSpool:
         with contextlib.suppress(OSError):
             self._path(segment).unlink()
 
-    def _recover(self) -> None:
-        """Learn what is there: sizes, what waits, the numbers of this boot; cut off a record that was cut short."""
-        names = [path.stem for path in self._directory.glob("*.spool")]
-        found = sorted(int(name) for name in names if _SEGMENT_DIGITS.fullmatch(name))
-        for segment in found:
-            if not self._path(segment).is_file():  # opening a pipe would take for ever
-                self._torn = True
-                continue
-            if segment < self._segment:
-                self._delete(segment)
-                continue
-            self._sizes[segment], self._waiting[segment] = self._recover_segment(segment)
+    def _take_over(self, found: Found) -> None:
+        """What the last process left."""
+        for segment in found.older:
+            self._delete(segment)
+        self._sizes, self._waiting, self._dropped = found.sizes, found.waiting, found.dropped
         if self._offset > self._sizes.get(self._segment, self._offset):  # cut short: what comes has not been sent
             self._offset = self._sizes[self._segment]
             self._sent.write(self._segment, self._offset)
-        if not self._sizes or self._torn:
-            first = max([self._segment, *found]) + 1
-            self._sizes[first], self._waiting[first], self._torn = 0, 0, False
+        if not self._sizes or found.must_roll:
+            first = max([self._segment, *found.segments]) + 1
+            self._sizes[first], self._waiting[first] = 0, 0
 
-    def _recover_segment(self, segment: int) -> tuple[int, int]:
-        """(size, how many wait)"""
-        end, waiting, is_cut = 0, 0, False
-        try:
-            for after, record in records(self._path(segment), 0):
-                is_sent = segment == self._segment and after <= self._offset
-                if isinstance(record, Damage):
-                    is_cut = record.torn
-                    waiting += 0 if is_cut or is_sent else record.records
-                else:
-                    self._learn(record)
-                    waiting += not is_sent
-                end = end if is_cut else after
-        except OSError as error:
-            if error.errno in _PASSES:
-                raise
-            self._torn = True  # what comes goes into a new segment, and nothing is cut off this one
-            self._dropped += 1  # or more
-            self._states.report("spool", f"{error.strerror}: {self._path(segment)}", "segment not read", level="error")
-            return end, waiting
-        if is_cut:
-            with contextlib.suppress(OSError):
-                os.truncate(self._path(segment), end)
-        return end, waiting
-
-    def _learn(self, record: Record | None) -> None:
-        if record is None:
-            return
+    def _learn(self, record: Record) -> None:
         self.marks |= {name: (mark, record.marked) for name, mark in record.marks.items()}
         if record.boot_id == self._boot_id:
             self._numbers.learn(record.name, record.seq)
