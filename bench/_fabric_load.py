@@ -38,8 +38,7 @@ FAULTS = (
     (FaultClass.PROCESS_DEAD, "raised"),
 )
 Wire = tuple[str, dict[str, str], bytes, int, str]  # subject, headers, body, received at in us, stream
-_HOST = re.compile(r"\br(\d+)-t(\d+)\b")
-_UNIQUE = re.compile(r"GPU-[0-9a-f-]{36}|\b0x[0-9a-f]{16}\b")
+_NAMES = re.compile(r"\br(\d+)-t(?=\d)|\btrain-\d+\b|GPU-[0-9a-f-]{36}|\b0x[0-9a-f]{16}\b")
 _SIZE = struct.Struct("<Q")
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Wire])
@@ -52,7 +51,7 @@ class Load:
     pods: int
     seconds: int
     faulty: int = 0
-    fault_at_s: float = 20.0
+    fault_at_s: float = 14.0
     seed: int = 1
 
     @property
@@ -72,20 +71,23 @@ class Load:
         made = [self._simulated(fabric, pod) for pod in range(min(self.faulty, self.pods))]
         copied = self._simulated(fabric, self.faulty) if self.faulty < self.pods else []
         copies = range(self.faulty, self.pods)
-        renames = {pod: _Rename(fabric, self.faulty, pod) for pod in copies}
+        renamed = {pod: _renamed(fabric, self.faulty, pod) for pod in copies}
         counts = {"messages": 0, "samples": 0, "reports": 0}
+        late: list[_Template] = []  # of the second before
         with path.open("wb") as out:
             for second in range(self.seconds):
                 wires: list[Wire] = [wire for job in made for wire in job[second][0]]
                 samples = sum(job[second][1] for job in made)
+                early = [_Template(wire) for wire in copied[second][0]] if copied else []
+                begin_us = _us(START) + second * 1_000_000
                 for pod in copies:
-                    off_us = int(((pod - self.faulty) * OFF_S) % 1.0 * 1e6)
-                    early, late = copied[second][0], copied[second - 1][0] if second else []
-                    begin_us = _us(START) + second * 1_000_000
-                    moved = [(wire, wire[3] + off_us) for wire in late if wire[3] + off_us >= begin_us]
-                    moved += [(wire, wire[3] + off_us) for wire in early if wire[3] + off_us < begin_us + 1_000_000]
-                    wires += [renames[pod].wire(wire, at_us) for wire, at_us in moved]
+                    off_us, racks = int(((pod - self.faulty) * OFF_S) % 1.0 * 1e6), (pod - self.faulty) * RACKS_A_POD
+                    for each in (*late, *early):
+                        at_us = each.at_us + off_us
+                        if begin_us <= at_us < begin_us + 1_000_000:
+                            wires.append(each.filled(racks, renamed[pod], at_us))
                     samples += copied[second][1]
+                late = early
                 wires.sort(key=lambda wire: wire[3])
                 block = _ENCODER.encode(wires)
                 out.write(_SIZE.pack(len(block)))
@@ -141,31 +143,45 @@ def _wire(message: Message) -> Wire:
     return message.subject, encoded.headers, encoded.body, _us(message.received_at), message.stream
 
 
-class _Rename:
-    """From one pod's names to another's."""
+class _Template:
+    """A message with gaps where hosts, the job and unique names stand: filling them is quick, finding them is not."""
 
-    def __init__(self, fabric: Fabric, of: int, to: int) -> None:
-        self._racks = (to - of) * RACKS_A_POD
-        self._job = (f"train-{of}", f"train-{to}")
-        self._unique: dict[str, str] = {}
-        for rack in range(of * RACKS_A_POD, (of + 1) * RACKS_A_POD):
-            for tray in range(HOSTS_A_RACK):
-                ours, theirs = f"r{rack}-t{tray}", f"r{rack + self._racks}-t{tray}"
-                for a, b in zip(_parts(fabric, ours), _parts(fabric, theirs), strict=True):
-                    for name in ("uuid", "guid"):
-                        if (value := fabric.attr(a, name)) and (other := fabric.attr(b, name)):
-                            self._unique[value] = other
+    def __init__(self, wire: Wire) -> None:
+        subject, headers, body, self.at_us, self.stream = wire
+        self._names = list(headers)
+        text = "\0".join([subject, *headers.values(), body.decode()])
+        self._literals: list[str] = []
+        self._gaps: list[tuple[int, str]] = []  # the rack, or -1 and the name
+        end = 0
+        for found in _NAMES.finditer(text):
+            self._literals.append(text[end : found.start()])
+            self._gaps.append((int(found[1]), "") if found[1] else (-1, found[0]))
+            end = found.end()
+        self._literals.append(text[end:])
 
-    def wire(self, wire: Wire, at_us: int) -> Wire:
-        subject, headers, body, _, stream = wire
-        moved = {name: self._text(value) for name, value in headers.items()}
-        return self._text(subject), moved, self._text(body.decode()).encode(), at_us, stream
+    def filled(self, racks: int, names: dict[str, str], at_us: int) -> Wire:
+        """With all racks moved by so many, and names exchanged."""
+        out = []
+        for literal, (rack, name) in zip(self._literals, self._gaps, strict=False):
+            out.append(literal)
+            out.append(names.get(name, name) if rack < 0 else f"r{rack + racks}-t")
+        out.append(self._literals[-1])
+        subject, *headers, body = "".join(out).split("\0")
+        return subject, dict(zip(self._names, headers, strict=True)), body.encode(), at_us, self.stream
 
-    def _text(self, text: str) -> str:
-        if not self._racks:
-            return text
-        text = _HOST.sub(lambda found: f"r{int(found[1]) + self._racks}-t{found[2]}", text).replace(*self._job)
-        return _UNIQUE.sub(lambda found: self._unique.get(found[0], found[0]), text)
+
+def _renamed(fabric: Fabric, of: int, to: int) -> dict[str, str]:
+    """What one pod's job and parts are called in another."""
+    names = {f"train-{of}": f"train-{to}"}
+    racks = (to - of) * RACKS_A_POD
+    for rack in range(of * RACKS_A_POD, (of + 1) * RACKS_A_POD):
+        for tray in range(HOSTS_A_RACK):
+            ours, theirs = f"r{rack}-t{tray}", f"r{rack + racks}-t{tray}"
+            for a, b in zip(_parts(fabric, ours), _parts(fabric, theirs), strict=True):
+                for name in ("uuid", "guid"):
+                    if (value := fabric.attr(a, name)) and (other := fabric.attr(b, name)):
+                        names[value] = other
+    return names
 
 
 def _parts(fabric: Fabric, host: str) -> tuple[str, ...]:
