@@ -1,6 +1,6 @@
 """Does the suite notice when a rule of an engine is broken? Each of some forty mutations has to be caught.
 
-    python bench/mutations.py [--only NAME ...] [--processes N] [--results FOLDER]
+    python bench/mutations.py [--only NAME ...] [--most N] [--processes N] [--results FOLDER]
 
 Every mutation (`_mutations`) is applied in a process of its own, by patching, and run against a few incidents of the fit
 split that its rule is about: the first of their kind, with 2% of messages lost and clocks 2 s off. The same incidents are
@@ -49,12 +49,12 @@ def given(number: int) -> Incident:
     return incident("fit", number, loss=LOSS, skew_s=SKEW_S)
 
 
-def chosen(mutations: Iterable[Mutation]) -> dict[str, list[int]]:
+def chosen(mutations: Iterable[Mutation], at_most: int) -> dict[str, list[int]]:
     """The first incidents of each kind that is asked for, as many as are asked for at most."""
     most: dict[str, int] = {}
     for mutation in mutations:
         for want, count in mutation.of.items():
-            most[want] = max(count, most.get(want, 0))
+            most[want] = max(min(count, at_most), most.get(want, 0))
     found: dict[str, list[int]] = {want: [] for want in most}
     for number in range(SEARCH_MAX):
         if all(len(found[want]) == count for want, count in most.items()):
@@ -141,19 +141,23 @@ def caught(before: dict[int, int], run: Run) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=sorted(BY_NAME), help="these mutations and no others")
+    parser.add_argument("--most", type=int, default=12, help="incidents of one kind a mutation: fewer show less")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--results", type=Path, help="folder for the results; bench/results if not given")
     asked = parser.parse_args()
     mutations = [each for each in MUTATIONS if not asked.only or each.name in asked.only]
     report = Report("mutations", packages=("pytest",), results=asked.results)
     began_s = time.monotonic()
-    numbers = chosen(mutations)
-    mine = {each.name: sorted({n for want, count in each.of.items() for n in numbers[want][:count]}) for each in mutations}
+    numbers = chosen(mutations, asked.most)
+    mine = {
+        each.name: sorted({n for want, count in each.of.items() for n in numbers[want][: min(count, asked.most)]})
+        for each in mutations
+    }
     tests = sorted({test for each in mutations for test in each.tests})
     with multiprocessing.Pool(asked.processes, maxtasksperchild=1) as pool:
         broken = pool.apply_async(expectations, (tests,))
         everything = sorted({n for some in mine.values() for n in some})
-        before = dict(pool.imap_unordered(baseline, everything))
+        before = dict(pool.imap_unordered(baseline, everything, chunksize=1))
         failing = broken.get()
         report.add("unmutated", incidents=len(before), points=sum(before.values()), failing_expectations=list(failing))
         todo = [

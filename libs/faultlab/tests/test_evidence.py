@@ -20,6 +20,7 @@ from goodput_common.contracts.verdict import (
     Culprit,
     Evidence,
     FaultClass,
+    Trouble,
     Verdict,
     VerdictState,
 )
@@ -176,6 +177,25 @@ def test_a_rank_that_moved_on_afterwards_did_not_stand() -> None:
     said = verdict(C.PROCESS_STALL, "rank:train-1/10", before)
     assert any("moved on" in each for each in failures(said, before, after))
     assert failures(said, before, progress(10, 5, 5.0)) == []
+
+
+def working(rank: int, waiting_ms: float, seconds: float = 0.0) -> Seen:
+    host = f"h{rank // 8}"
+    fact = RankProgress(
+        fabric="default", job=JOB, rank=rank, host=host, seq=1, at=at(seconds), step=5, steps=2, step_ms_mean=500.0,
+        waiting_ms=waiting_ms,
+    )  # fmt: skip
+    return Seen(f"working-{rank}-{seconds:g}", host, fact, at(seconds), at(seconds))
+
+
+@pytest.mark.parametrize(("waiting_ms", "late"), [(5.0, True), (200.0, True), (260.0, False), (-1.0, True)])
+def test_in_a_slow_job_the_word_of_a_rank_that_waits_longer_than_others_does_not_blame_it(
+    waiting_ms: float, late: bool
+) -> None:
+    own, others = working(10, waiting_ms), [working(rank, 200.0 + rank) for rank in range(8)]
+    said = verdict(C.STRAGGLER, "rank:train-1/10", own, trouble=Trouble.SLOW)
+    assert (failures(said, own, *others) == []) is late
+    assert failures(said, own, *(working(rank, 200.0, -60.0) for rank in range(8))) == []
 
 
 def test_each_of_two_culprits_needs_evidence_of_its_own() -> None:

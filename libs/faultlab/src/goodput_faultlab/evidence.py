@@ -8,7 +8,8 @@ Two questions a piece of evidence: can *this kind* of fact support that class of
 what ranks said of where they run. Somebody who is seen to wait may be cited beside that, as may ports that are paused: they
 show the effect. They are no support by themselves: each culprit needs one piece at least that is about it.
 
-What a rank said of where it stands counts only if it did not move on afterwards, in a job that stands still.
+What a rank said of where it stands counts only if it did not move on afterwards, in a job that stands still; in a
+slow one, only if it waited no longer than the others.
 
 Independent of the engines on purpose: nothing here is shared with what it checks.
 """
@@ -16,11 +17,8 @@ Independent of the engines on purpose: nothing here is shared with what it check
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Protocol
 
 from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId, ComponentKind
@@ -28,27 +26,11 @@ from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankPro
 from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, Probe
 from goodput_common.contracts.verdict import Evidence, FaultClass, Trouble, Verdict, VerdictState
 from goodput_faultlab.evidence_kinds import OF_THE_HOST, PAUSES, SUPPORTS, Kind, stands, waits
+from goodput_faultlab.evidence_ranks import Delivered, RankWords
 from goodput_topology.graph import Fabric
 
-SLACK_S = 2.0  # a report that was under way when the verdict was published
 OF_RANKS = (FaultClass.PROCESS_DEAD, FaultClass.PROCESS_STALL, FaultClass.COLLECTIVE_DESYNC, FaultClass.GPU_DRIVER)
-NAMES_NOBODY = (FaultClass.UNDETERMINED, FaultClass.NO_HARDWARE_FAULT)
 _RANK = re.compile(r"^rank (\d+)\b")
-
-
-class Delivered(Protocol):
-    """One fact as it reached the bus."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def observed_at(self) -> datetime: ...
-    @property
-    def received_at(self) -> datetime: ...
-    @property
-    def fact(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +66,9 @@ class Checker:
     def __init__(self, fabric: Fabric, delivered: Iterable[Delivered]) -> None:
         self._fabric = fabric
         self._facts: dict[str, Delivered] = {}
-        self._runs: defaultdict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)  # rank -> (host, its GPU or "")
-        self._steps: defaultdict[tuple[str, int], list[tuple[datetime, int, int]]] = defaultdict(list)
-        gpus = {uuid: gpu for gpu in fabric.of_kind(ComponentKind.GPU) if (uuid := fabric.attr(gpu, "uuid"))}
         for each in delivered:
-            if each.id in self._facts:
-                continue
-            self._facts[each.id] = each
-            fact = each.fact
-            if isinstance(fact, RankRegistered):
-                index = fact.gpu if fact.gpu is not None else fact.local_rank
-                named = fabric.canonical(ids.gpu_id(fact.host, index)) if index is not None else ""
-                self._runs[fact.job, fact.rank].add((fact.host, gpus.get(fact.gpu_uuid or "", named)))
-            elif isinstance(fact, RankProgress):
-                self._runs[fact.job, fact.rank].add((fact.host, ""))
-                self._steps[fact.job, fact.rank].append((each.received_at, fact.generation, fact.step))
+            self._facts.setdefault(each.id, each)
+        self._words = RankWords(fabric, self._facts.values())
 
     # ------------------------------------------------------------------------------------------------- the check
 
@@ -160,8 +130,11 @@ class Checker:
         places, fact = self._places(seen), seen.fact
         about = [claim for claim in claims if places & claim.circle or self._on_host(claim, seen)]
         supported = {claim.component for claim in about if _fits(fact, (SUPPORTS[each] for each in claim.classes))}
-        if supported and stands(fact) and verdict.trouble is Trouble.STALLED and not self._stood(verdict, seen):
-            return f"that rank moved on after it: {_brief(seen)}", set()
+        if supported and stands(fact) and verdict.trouble is Trouble.STALLED:
+            if not self._words.stood(seen, verdict.published_at):
+                return f"that rank moved on after it: {_brief(seen)}", set()
+        elif supported and verdict.trouble is Trouble.SLOW and not self._words.late(seen):
+            supported = set()
         if supported:
             return "", supported
         if self._shows_effect(verdict, fact, places):
@@ -187,20 +160,8 @@ class Checker:
             return False
         hosts = {claim.host} if claim.host is not None else {each[5:] for each in claim.circle if each.startswith("host:")}
         if claim.component.startswith("rank:"):
-            hosts = {host for host, _ in self._runs[ids.rank_of(claim.component)]}
+            hosts = self._words.hosts_of(ids.rank_of(claim.component))
         return seen.host in hosts
-
-    def _stood(self, verdict: Verdict, seen: Delivered) -> bool:
-        """Whether the rank did no step more between that word and the verdict."""
-        fact = seen.fact
-        step, generation = getattr(fact, "step", None), getattr(fact, "generation", 0)
-        if step is None:
-            return True  # a dump tells of collectives, and no step
-        until = verdict.published_at - timedelta(seconds=SLACK_S)
-        return not any(
-            seen.received_at < at <= until and of == generation and later > step
-            for at, of, later in self._steps[fact.job, fact.rank]
-        )
 
     # ------------------------------------------------------------------------------------------------- what belongs to what
 
@@ -233,14 +194,14 @@ class Checker:
         fabric, kind = self._fabric, _kind(component)
         found = {component}
         if kind is ComponentKind.JOB:
-            mine = [place for place in self._runs if place[0] == job]
-            hosts = {host for place in mine for host, _ in self._runs[place]}
+            mine = [place for place in self._words.runs if place[0] == job]
+            hosts = {host for place in mine for host in self._words.hosts_of(place)}
             found |= {ids.rank_id(*place) for place in mine}
             for host in hosts:
                 found |= {ids.host_id(host), *fabric.gpus_of_host(host), *fabric.nics_of_host(host)}
             return found
         if kind is ComponentKind.RANK:
-            return found | {gpu for _, gpu in self._runs[ids.rank_of(component)] if gpu}
+            return found | {gpu for _, gpu in self._words.runs.get(ids.rank_of(component), ()) if gpu}
         found |= set(fabric.parts(component))
         if kind in (ComponentKind.GPU, ComponentKind.NVLINK):
             found |= self._around_gpu(component)
@@ -270,7 +231,7 @@ class Checker:
         whole = kind is ComponentKind.HOST or not gpus
         return {
             ids.rank_id(*place)
-            for place, runs in self._runs.items()
+            for place, runs in self._words.runs.items()
             if place[0] == job and any(self._carries(each, gpus, hosts, whole, runs) for each in runs)
         }
 
