@@ -224,3 +224,22 @@ def test_a_link_that_was_lost_long_before_steps_became_slow_does_not_slow_them(s
     lose(log, 2, 0, 40.0)
     log.event(nic(2), EventName.LINK_UP, 42.0, host="h2", source="netlink")
     assert log.verdicts(END_S) == []
+
+
+def test_a_silent_host_whose_links_all_went_is_down_although_its_collector_speaks(
+    script: Script,
+) -> None:
+    log = running(script)
+    for rail in (0, 1):  # those that its ranks use
+        log.event(port(nic(3, rail)), EventName.LINK_DOWN, 30.3, host="h0", source="switch")
+    log.stand(30, 60, step=log.last_step, silent=(6, 7))
+    verdict = [each for each in log.verdicts(60) if each.job][-1]
+    assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.HOST_DOWN, "host:h3")
+    assert {POD.link_of(nic(3, 0)), POD.link_of(nic(3, 1))} <= {each.component for each in verdict.explained}
+
+
+def test_one_lost_link_of_a_host_whose_collector_speaks_is_no_host_that_is_down(script: Script) -> None:
+    log = running(script)
+    log.event(port(nic(3, 0)), EventName.LINK_DOWN, 30.3, host="h0", source="switch")
+    log.stand(30, 60, step=log.last_step, silent=(6, 7))
+    assert all(each.fault_class is not FaultClass.HOST_DOWN for each in log.verdicts(60))
