@@ -116,7 +116,7 @@ class Judging:
             return None
         if previous is not None and not self._worth_another_look(known, job, previous, at):
             return None
-        diagnosis = decide(known.case(job, at, since, _named_at(previous)))
+        diagnosis = decide(known.case(job, at, since, _named_at(previous, Trouble.STALLED)))
         if diagnosis is None or not (_says(diagnosis) or job.reporting(at)):
             return None  # nobody is left to wait: the job was ended
         return self._say(known, job, previous, diagnosis, stood_s, at)
@@ -132,7 +132,7 @@ class Judging:
             return None
         slow = job.pace.slow
         assert slow is not None
-        diagnosis = decide(known.case(job, at, None, _named_at(previous)))
+        diagnosis = decide(known.case(job, at, None, _named_at(previous, Trouble.SLOW)))
         if diagnosis is None or not diagnosis.culprits:
             return None
         if previous is not None:
@@ -173,6 +173,8 @@ class Judging:
     ) -> Verdict | None:
         verdict: Verdict | None
         if previous is not None:
+            if _of_another_cause(previous, diagnosis):
+                return self._close(known, previous, at, "the job stands still now, for another reason")
             if not _better(previous, diagnosis):
                 return None
             verdict = revise(previous, diagnosis, at=at, trouble=Trouble.STALLED)
@@ -238,9 +240,20 @@ def _over(job: JobTimeline, previous: Verdict, at: datetime) -> str:
     return ""
 
 
-def _named_at(previous: Verdict | None) -> datetime | None:
-    """When a culprit of this very trouble was named."""
-    return previous.detected_at if previous is not None and previous.culprits else None
+def _of_another_cause(previous: Verdict, diagnosis: Diagnosis) -> bool:
+    """Whether a slow job stands still for something that its slowness has nothing to do with: what is surely broken now
+    carries none of the ranks that were late. That is an incident of its own, and must not replace what was said of the
+    first. It is opened at the next grid time."""
+    if previous.trouble is not Trouble.SLOW or not previous.culprits or not diagnosis.decisive or not diagnosis.culprits:
+        return False
+    late = {rank for culprit in previous.culprits for rank in culprit.ranks}
+    broken = {rank for culprit in diagnosis.culprits for rank in culprit.ranks}
+    return bool(late) and bool(broken) and not late & broken
+
+
+def _named_at(previous: Verdict | None, trouble: Trouble) -> datetime | None:
+    """When a culprit of this very trouble was named. That of a slow job says nothing of why it stands still now."""
+    return previous.detected_at if previous is not None and previous.culprits and previous.trouble is trouble else None
 
 
 def _says(diagnosis: Diagnosis) -> bool:
