@@ -141,3 +141,16 @@ def test_a_gpu_that_is_lost_explains_the_end_of_its_rank(script: Script) -> None
     found = last(log)
     assert (found.fault_class, found.culprit.component) == (FaultClass.GPU_OFF_BUS, "gpu:h2/0")
     assert ("rank:j/4", "it runs on gpu:h2/0") in {(each.component, each.because) for each in found.explained}
+
+
+def test_ranks_listed_as_gone_since_nobody_knows_when_do_not_speak_against_the_one_that_left_with_words(
+    script: Script,
+) -> None:
+    log = dying(script, 1, 4, 6)
+    log.exited(4, STALL_S + 0.5, clean=False, reason="RuntimeError: CUDA error: unspecified launch failure")
+    gone(log, 1, STALL_S + 2.4)
+    for rank in (1, 6):
+        listed(log, rank, "gone", STALL_S + 4.0, clean="false")
+    found = last(log)
+    assert {each.component for each in found.culprits} == {"rank:j/4"}
+    assert "rank:j/1" in {each.component for each in found.explained}

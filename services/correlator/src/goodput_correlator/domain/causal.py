@@ -146,7 +146,12 @@ def _comes_first(cause: Finding, effect: Finding) -> bool:
 def _peer_follows(effect: Finding, cause: Finding) -> str | None:
     if set(effect.ranks) == set(cause.ranks):
         return "the same rank" if cause.score >= effect.score else None
-    if effect.fault_class is FaultClass.PROCESS_DEAD and effect.score <= 0.3 and cause.score >= 0.7:
+    dead = cause.fault_class is FaultClass.PROCESS_DEAD  # its end alone is enough for those who are sure to have ended later
+    if (
+        effect.fault_class is FaultClass.PROCESS_DEAD
+        and effect.score <= 0.3
+        and cause.score >= (CAUSE_SCORE_MIN if dead else 0.7)
+    ):
         return f"it gave up waiting for rank {', '.join(map(str, cause.ranks))}, or was ended with the job"
     if cause.fault_class is not FaultClass.PROCESS_DEAD or cause.score < 0.8:
         return None

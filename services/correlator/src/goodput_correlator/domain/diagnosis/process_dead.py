@@ -60,7 +60,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             score = VICTIM  # it died of what killed another, or with it
         if there and not telling and len(together) > 1 and death in together:
             score = VICTIM if death not in there else LOST_BY_OTHERS if len(there) == 1 else score
-        if death.reason and (any(d.wordless for d in together) or death.late) and not OWN_FAULT.search(death.reason):
+        quiet = any(d.wordless and not d.unseen for d in together) or death.late
+        if death.reason and quiet and death not in there and not OWN_FAULT.search(death.reason):
             score = min(score, TEXT_ONLY_MAX)  # a killed rank says nothing; what its peers say of that has many wordings
         if OF_DEVICE.search(death.reason):
             score = min(score, OF_DEVICE_MAX)
