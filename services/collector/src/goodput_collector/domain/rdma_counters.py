@@ -40,7 +40,8 @@ class Tells(enum.Enum):
     LOSS = "loss"  # packets lost, late or repeated between two ends
     PEER = "peer"  # the other end did not answer or refused
     HOST = "host"  # this end was too slow or asked for the wrong thing
-    CONGESTION = "congestion"
+    CONGESTION = "congestion"  # packets dropped for want of room
+    PACING = "pacing"  # congestion control at its daily work: marks, notices, waiting for credits
     TRAFFIC = "traffic"
 
 
@@ -74,9 +75,9 @@ QUEUE_COUNTERS: dict[str, RdmaCounter] = {
         Tells.LOSS,
         "roce_adp_retrans roce_adp_retrans_to roce_slow_restart roce_slow_restart_cnps roce_slow_restart_trans",
     ),
-    **_all(Width.WRAPS_64, Tells.CONGESTION, "rp_cnp_ignored rp_cnp_handled np_ecn_marked_roce_packets np_cnp_sent"),
+    **_all(Width.WRAPS_64, Tells.PACING, "rp_cnp_ignored rp_cnp_handled np_ecn_marked_roce_packets np_cnp_sent"),
     **_all(Width.WRAPS_64, Tells.LINK, "rx_icrc_encapsulated"),
-    **_all(Width.WRAPS_64, Tells.CONGESTION, "cc_rx_ce_pkts cc_rx_cnp_pkts cc_tx_cnp_pkts"),
+    **_all(Width.WRAPS_64, Tells.PACING, "cc_rx_ce_pkts cc_rx_cnp_pkts cc_tx_cnp_pkts"),
     **_all(Width.WRAPS_64, Tells.TRAFFIC, "rdma_tx_packets rdma_tx_bytes rdma_rx_packets rdma_rx_bytes"),
 }
 PORT_COUNTERS: dict[str, RdmaCounter] = {
@@ -85,7 +86,7 @@ PORT_COUNTERS: dict[str, RdmaCounter] = {
     **_all(Width.SATURATES_4, Tells.LINK, "local_link_integrity_errors excessive_buffer_overrun_errors"),
     **_all(Width.SATURATES_16, Tells.CONGESTION, "port_xmit_discards VL15_dropped port_rcv_switch_relay_errors"),
     **_all(Width.SATURATES_8, Tells.HOST, "port_xmit_constraint_errors port_rcv_constraint_errors"),
-    **_all(Width.SATURATES_32, Tells.CONGESTION, "port_xmit_wait"),
+    **_all(Width.SATURATES_32, Tells.PACING, "port_xmit_wait"),
     **_all(Width.SATURATES_32, Tells.TRAFFIC, "port_rcv_data port_xmit_data port_rcv_packets port_xmit_packets"),
 }
 OTHER_COUNTERS: dict[str, RdmaCounter] = {
@@ -94,7 +95,7 @@ OTHER_COUNTERS: dict[str, RdmaCounter] = {
     **_all(Width.WRAPS_64, Tells.TRAFFIC, "tx_atomic_req tx_read_req tx_read_resp tx_write_req tx_send_req rx_read_resp"),
     **_all(Width.WRAPS_64, Tells.TRAFFIC, "rx_send_req"),
     **_all(Width.WRAPS_64, Tells.LOSS, "rx_roce_errors rx_roce_discards missing_resp recoverable_errors"),
-    **_all(Width.WRAPS_64, Tells.CONGESTION, "rx_cnp_pkts tx_cnp_pkts rx_ecn_marked_pkts"),
+    **_all(Width.WRAPS_64, Tells.PACING, "rx_cnp_pkts tx_cnp_pkts rx_ecn_marked_pkts"),
     **_all(
         Width.WRAPS_64,
         Tells.HOST,

@@ -1,4 +1,5 @@
-"""What is told less often while the bus cannot take everything: measurements and traffic, never what may be a fault.
+"""What is told less often while the bus cannot take everything: measurements, traffic and its pacing, never what may be a
+fault.
 
 How often low-value samples are told is a setting (every 5 s). A spool that fills up evicts its oldest messages, whatever
 is in them. So before it is full, low-value samples are held back and told every 10, 60 or 300 s instead: of a measurement
@@ -30,7 +31,7 @@ TRAFFIC = frozenset(
     name
     for table in (QUEUE_COUNTERS, PORT_COUNTERS, OTHER_COUNTERS)
     for name, counter in table.items()
-    if counter.tells is Tells.TRAFFIC
+    if counter.tells in (Tells.TRAFFIC, Tells.PACING)
 ) | {"rx_bytes", "tx_bytes", "rx_packets", "tx_packets"}
 
 
@@ -40,7 +41,7 @@ def thinned_to(filled: float) -> float:
 
 
 def is_low_value(sample: Sample) -> bool:
-    """A measurement, or a counter that only tells of traffic and whose delta is certain."""
+    """A measurement, or a counter that only tells of traffic and its pacing and whose delta is certain."""
     if isinstance(sample, Gauge):
         return True
     return isinstance(sample, Counter) and sample.name in TRAFFIC and sample.doubt is CounterDoubt.NONE
