@@ -83,7 +83,10 @@ class Settings(CommonSettings):
     ras_interval_s: float = Field(30.0, ge=5, le=3600, description="each query makes every process of the job answer")
     process_interval_s: float = Field(0.5, ge=0.1, le=60, description="between two looks at the registered processes")
     measures_every_s: float = Field(
-        5.0, ge=0, le=300, description="how often measurements and traffic are told; events, states and errors go at once"
+        5.0,
+        ge=0,
+        le=300,
+        description="how often measurements, traffic and congestion notices are told; events, states and errors go at once",
     )
     heartbeat_s: float = Field(5.0, ge=0.5, le=300, description="how often the collector tells how it and its sources are")
     history_s: float = Field(
