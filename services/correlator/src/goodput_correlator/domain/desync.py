@@ -220,8 +220,11 @@ def _crossing(
     second = _waiting_for(questions, heads, two, one)
     if not first or not second or min(len(first), len(second)) > CROSSING_MAX:
         return []
-    even = len(first) == len(second)
-    fewer, more, here, there = (first, second, one, two) if len(first) <= len(second) else (second, first, two, one)
+    # of as many on either side, those are odd for whose call more wait
+    in_one, in_two = (sum(head == each for head in heads.values()) for each in (one, two))
+    sizes = (len(first), -in_two), (len(second), -in_one)
+    even = sizes[0] == sizes[1]
+    fewer, more, here, there = (first, second, one, two) if sizes[0] <= sizes[1] else (second, first, two, one)
     sides = [(fewer, more, here, there)] + ([(more, fewer, there, here)] if even else [])
     found = []
     for mine, others, own, asked in sides:
