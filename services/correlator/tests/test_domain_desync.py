@@ -192,6 +192,13 @@ def test_the_rank_that_calls_two_groups_in_another_order_is_named() -> None:
             assert (root.frames, root.theirs) == (("train.py:6 in step",), ("train.py:5 in step",))
 
 
+def test_of_two_that_wait_for_each_other_the_one_that_the_world_waits_for_left_a_call_out() -> None:
+    pairs = {"0": (0, 1, 2, 3), "1": (0, 1), "2": (2, 3)}
+    dumps = [dump(rank, [call(8, group="2" if rank > 1 else "1", done=True), call(3)], groups=pairs) for rank in (0, 1, 3)]
+    skips = dump(2, [call(8, group="2", done=True), call(9, group="2")], groups=pairs)
+    assert odd_ones(blame([*dumps, skips])) == [(2, Odd.ORDER)]
+
+
 def test_two_that_send_to_each_other_first_are_suspects_both() -> None:
     pair = {"0": (0, 1)}
     found = blame(dump(rank, [call(0, op="send", peer=1 - rank)], groups=pair) for rank in (0, 1))
