@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from goodput_common.contracts.verdict import Verdict, VerdictState
-from goodput_correlator.domain.case import Observed, unpack
+from goodput_correlator.domain.case import MessageLike, Observed, unpack
 from goodput_correlator.domain.clues import describe
-from goodput_correlator.domain.incidents import Incidents
+from goodput_correlator.domain.replay import replay
 from goodput_faultlab.evidence import Checker
 from goodput_faultlab.score import Outcome, Scored, score
-from goodput_faultlab.simulate.suite import Incident, incident
+from goodput_faultlab.simulate.suite import Incident, Split, incident
 
-WATERMARK_S = 0.5
-Asked = tuple[str, int, float | None, float | None]  # split, number, share of lost messages, largest error of a clock in s
+Asked = tuple[Split, int, float | None, float | None]  # split, number, share of lost messages, largest error of a clock in s
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +41,15 @@ class Judged:
 def judge(given: Incident) -> tuple[list[Verdict], dict[str, Observed], Any]:
     """(all versions of all verdicts, what was delivered by evidence id, the simulation)."""
     simulation = given.simulation()
-    incidents = Incidents(given.spec.fabric)
     facts: dict[str, Observed] = {}
 
-    def run() -> Iterator[Verdict]:
-        grid = given.spec.start + timedelta(seconds=1)
+    def delivered() -> Iterator[MessageLike]:
         for message in simulation.records(given.until):
-            while message.received_at > grid + timedelta(seconds=WATERMARK_S):
-                yield from incidents.tick(grid)
-                grid += timedelta(seconds=1)
             for each in unpack(message):
                 facts.setdefault(each.id, each)
-                incidents.observe(each)
-        yield from incidents.tick(given.until)
+            yield message
 
-    return list(run()), facts, simulation
+    return replay(delivered(), given.spec.fabric), facts, simulation
 
 
 def unfounded(verdicts: Iterable[Verdict], facts: dict[str, Observed]) -> tuple[int, tuple[str, ...]]:
@@ -83,7 +75,7 @@ def _of_recorder(fact: Observed) -> bool:
 
 def run_one(asked: Asked) -> list[Judged]:
     split, number, loss, skew_s = asked
-    given = incident(split, number, loss=loss, skew_s=skew_s)  # type: ignore[arg-type]
+    given = incident(split, number, loss=loss, skew_s=skew_s)
     verdicts, facts, simulation = judge(given)
     checker = Checker(given.spec.fabric, facts.values())
     claiming = [verdict for verdict in verdicts if verdict.state is not VerdictState.RESOLVED]

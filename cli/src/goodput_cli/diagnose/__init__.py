@@ -90,8 +90,8 @@ def observed(gathered: Gathered) -> list[Observed]:
     facts = []
     for each in gathered.facts:
         numbers[each.origin] += 1
-        at = getattr(each.fact, "observed_at", None) or each.fact.at  # type: ignore[union-attr]
-        facts.append(Observed(f"{each.origin}#{numbers[each.origin]}", each.host, each.source.value, at, at, each.fact))
+        event_id = f"{each.origin}#{numbers[each.origin]}"
+        facts.append(Observed(event_id, each.host, each.source.value, each.at, each.at, each.fact))
     if gathered.dumps:
         facts += [_place(number, rank, gathered.ranks_by) for number, rank in enumerate(gathered.ranks, 1)]
     return facts

@@ -208,8 +208,8 @@ def _join(
     texts = (file.text for file in gathered.files if "NCCL INFO" in file.text)
     reports = (each.report.content.ras for each in placed if each.report.content.ras is not None)
     ranks = placement.strongest(given, placement.from_nccl(texts), placement.from_ras(reports))
-    newest = max((_at(each) for each in gathered.facts), default=reference)
-    first = min((_at(each) for each in gathered.facts), default=newest)
+    newest = max((each.at for each in gathered.facts), default=reference)
+    first = min((each.at for each in gathered.facts), default=newest)
     if ranks.places and (first or placed):
         at = first or placed[0].taken.at
         gathered.ranks = ranks.registered(JOB, "default", at)
@@ -230,11 +230,6 @@ def _join(
     if links := sum(1 for _ in gathered.fabric.of_kind(ComponentKind.LINK)):
         hosts_told = len(gathered.fabric.hosts())
         gathered.notes.append(f"the fabric is taken from these files: {hosts_told} hosts and {links} links of it are known")
-
-
-def _at(found: Found) -> datetime:
-    at: datetime = getattr(found.fact, "observed_at", None) or found.fact.at  # type: ignore[union-attr]
-    return at
 
 
 def _trees(gathered: Gathered, facts: Facts, hosts: dict[str, Named], reference: datetime | None) -> None:

@@ -38,6 +38,11 @@ class Found(NamedTuple):
     source: Source
     origin: str
 
+    @property
+    def at(self) -> datetime:
+        """When it was seen, by its host's clock."""
+        return self.fact.at if isinstance(self.fact, FlightRecorderDump) else self.fact.observed_at
+
 
 @dataclass(slots=True)
 class Read:
