@@ -24,13 +24,14 @@ from goodput_topology.graph import Fabric
 T0 = datetime(2026, 3, 2, tzinfo=UTC)
 NIC = "nic:h1/mlx5_0/1"
 moments = st.integers(0, 10**9).map(lambda us: T0 + timedelta(microseconds=us))
+finite = st.floats(allow_nan=False, allow_infinity=False)  # the bus speaks JSON, which has no others
 counters = st.builds(
     Counter,
     component=st.just(NIC),
     name=st.just("link_downed"),
     observed_at=moments,
     delta=st.integers(-(2**63), 2**63 - 1),
-    interval_s=st.floats(allow_nan=False),
+    interval_s=finite,
     value=st.integers(0, 2**64 - 1),
     doubt=st.sampled_from(CounterDoubt),
 )
@@ -39,7 +40,7 @@ gauges = st.builds(
     component=st.just(NIC),
     name=st.just("link_downed"),
     observed_at=moments,
-    value=st.floats(allow_nan=False),
+    value=finite,
     attrs=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
 )
 
