@@ -31,7 +31,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from _attribution import WATERMARK_S
 from _report import Report
 
 from goodput_common.bus.ports import Message
@@ -39,6 +38,7 @@ from goodput_common.contracts.ids import ComponentKind, kind_of
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.contracts.verdict import Verdict
 from goodput_correlator.domain.incidents import Incidents
+from goodput_correlator.domain.replay import LATENESS_S
 from goodput_faultlab.score import NOBODY, SURE
 from goodput_faultlab.simulate.benign import BENIGN
 from goodput_faultlab.simulate.engine import Simulation
@@ -137,7 +137,7 @@ def hour(asked: Asked) -> dict[str, Any]:
     incidents = Incidents(fabric)
     seconds = asked.seconds + WARM_S
     start = made[0].spec.start
-    grid, watermark = start + timedelta(seconds=1), timedelta(seconds=WATERMARK_S)
+    grid, watermark = start + timedelta(seconds=1), timedelta(seconds=LATENESS_S)
     quarter = start + timedelta(seconds=seconds / 4)
     verdicts: list[Verdict] = []
     counts: Counter[str] = Counter()

@@ -63,7 +63,7 @@ class Host:
             run_dir=folder / "run",
             sys_root=folder / "sys",
             proc_root=folder / "proc",
-            call_s=1.0,
+            call_s=2.0,
         )
 
     def read(self, after_s: float = 0.0) -> Reading:

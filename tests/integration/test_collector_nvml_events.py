@@ -58,7 +58,7 @@ def running(folder: Path, **more: float) -> tuple[NvmlReader, NvmlEventReader]:
         run_dir=folder / "run",
         sys_root=folder / "sys",
         proc_root=folder / "proc",
-        call_s=0.2,
+        call_s=1.0,
     )
     return sampling, NvmlEventReader(
         library, host="h0", clock=clock, wait_ms=30, silent_max_s=more.get("silent_max_s", 30.0)
