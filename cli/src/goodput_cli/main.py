@@ -9,6 +9,7 @@ says what to do next), 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import signal
 import sys
@@ -18,6 +19,8 @@ import typer
 from goodput_cli.output import Failure, err
 from goodput_common.runtime.logs import configure_logging
 
+CANNOT = 2
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 COMMANDS = ("demo", "diagnose", "up", "lab", "collector", "simulate", "replay", "verdicts", "explain", "rejected", "score")
 
 
@@ -54,6 +57,12 @@ def main() -> None:
     except Failure as failure:
         err.print(f"goodput: {failure}", style="red", markup=False)
         sys.exit(failure.exit_code)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise  # no failure that a person could mend: the traceback is for us
+        where = error.filename or "standard output"
+        err.print(f"goodput: cannot write to {where}: {error.strerror}. Make room there, or write elsewhere.", style="red")
+        sys.exit(CANNOT)
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(130)
