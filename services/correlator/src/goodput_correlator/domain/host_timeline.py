@@ -34,7 +34,8 @@ class HostTimeline:
     heartbeat: Observed | None = None
     heard_at: datetime | None = None
     dropped: int = 0
-    news: int = 0
+    news: int = 0  # grows with every fact that may change a diagnosis
+    news_at: datetime | None = None  # when the last of them was received
     _same: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # kept events of each key
 
     def fold(self, seen: Observed) -> None:
@@ -48,7 +49,7 @@ class HostTimeline:
                 self.dropped += 1
                 return
             if not (known and isinstance(known.fact, State) and known.fact.value == fact.value):
-                self.news += 1
+                self._tell(seen)
             self.states[(fact.component, fact.name)] = seen
             self._number(seen, fact)
             if "cpu_ms" in fact.attrs and "window_ms" in fact.attrs:
@@ -79,7 +80,11 @@ class HostTimeline:
             return
         self.events.append(seen)
         self._same[key] += 1
+        self._tell(seen)
+
+    def _tell(self, seen: Observed) -> None:
         self.news += 1
+        self.news_at = seen.received_at
 
     def facts(self, since: datetime) -> list[Observed]:
         kept = [each for each in self.events if each.received_at >= since]

@@ -165,7 +165,7 @@ class Remembered:
             del self.hosts[gone]
 
     def tidy(self, at: datetime) -> None:
-        """Forget what has not been told again for long. Called at every grid second; acts at some."""
+        """Forget what has not been told again for long. Called at every whole second; acts at some."""
         if int(at.timestamp()) % TIDY_S == 0:
             before = at - timedelta(seconds=MEASURED_KEEP_S)
             self.measured.forget(before)
@@ -178,6 +178,15 @@ class Remembered:
 
     def silent(self, job: JobTimeline, at: datetime) -> tuple[str, ...]:
         return tuple(host.host for host in self.hosts_of(job) if host.silent(at))
+
+    def told_since(self, job: JobTimeline, at: datetime) -> bool:
+        """Whether anything was received after `at` that may change what is thought of the job: of itself, of its hosts, or
+        of the network between them."""
+        if job.news_at is not None and job.news_at > at:
+            return True
+        if self._network and self._network[-1].received_at > at:
+            return True
+        return any(host.news_at is not None and host.news_at > at for host in self.hosts_of(job))
 
     def has_deaths(self, job: JobTimeline) -> bool:
         """Cheap first look: has any process of the job ended uncleanly? Other jobs' ranks may share its hosts."""

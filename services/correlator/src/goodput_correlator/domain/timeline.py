@@ -110,6 +110,7 @@ class JobTimeline:
     moved_at: datetime | None = None  # when any rank last finished a step
     resumed_at: datetime | None = None  # when steps began to move after they had stood still
     news: int = 0  # grows with every fact that may change a diagnosis
+    news_at: datetime | None = None  # when the last of them was received
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of each group, as far as reports have said
     pace: JobPace = field(default_factory=JobPace)
     _noted_step: int = -1  # by an earlier process, until a rank is seen to finish a step
@@ -143,11 +144,15 @@ class JobTimeline:
         elif isinstance(fact, StallSuspected):
             known = track.stall.fact if track.stall is not None else None
             if not isinstance(known, StallSuspected) or _stands(known) != _stands(fact):
-                self.news += 1  # agents repeat it for as long as it lasts
+                self._tell(seen)  # agents repeat it for as long as it lasts
             track.stall = seen
         else:
             track.dump = seen
-            self.news += 1
+            self._tell(seen)
+
+    def _tell(self, seen: Observed) -> None:
+        self.news += 1
+        self.news_at = seen.received_at
 
     def resume(self, noted: Noted) -> None:
         """Go on from what was noted, where that is further than the evidence that was read again."""
