@@ -178,3 +178,92 @@ def test_an_innocent_named_beside_the_culprit_is_wrong() -> None:
     (scored,) = score([entry()], [msgspec.structs.replace(both, culprits=(both.culprit, innocent))]).entries
     assert scored.outcome is Outcome.WRONG
     assert scored.sure_and_wrong
+
+
+# ------------------------------------------------------------------------------------------------ two faults at once
+
+SLOW = ("gpu:h3/1", FaultClass.STRAGGLER)
+DEAD = ("rank:j/40", FaultClass.PROCESS_DEAD)
+
+
+def two_at_once() -> list[LedgerEntry]:
+    return [
+        entry(SLOW[0], SLOW[1], id="slow", ranks=(25,), also_right=("rank:j/25",)),
+        entry(DEAD[0], DEAD[1], id="dead", ranks=(40,), injected_at=s(20)),
+    ]
+
+
+def outcomes(verdicts: list[Verdict]) -> dict[str | None, Outcome]:
+    return {each.entry: each.outcome for each in score(two_at_once(), verdicts).entries}
+
+
+def test_a_fault_that_is_told_after_the_next_one_had_begun_is_still_its_own() -> None:
+    late, dead = verdict(*SLOW, id="a", at=31.0, ranks=(25,)), verdict(*DEAD, id="b", at=23.0, ranks=(40,))
+    assert outcomes([late, dead]) == {"slow": Outcome.RIGHT, "dead": Outcome.RIGHT}
+    equivalent = verdict("rank:j/25", SLOW[1], id="a", at=31.0, ranks=(25,))
+    assert outcomes([equivalent, dead]) == {"slow": Outcome.RIGHT, "dead": Outcome.RIGHT}
+
+
+def test_one_chain_never_satisfies_two_entries() -> None:
+    assert outcomes([verdict(*DEAD, at=23.0, ranks=(40,))]) == {"slow": Outcome.MISSED, "dead": Outcome.RIGHT}
+    turned = [
+        verdict(*SLOW, at=12.0, ranks=(25,)),
+        verdict(*DEAD, at=23.0, ranks=(40,), version=2, state=VerdictState.REVISED),
+    ]
+    # it says in the end that the slow one was never to blame
+    assert sorted(outcomes(turned).values()) == [Outcome.MISSED, Outcome.WRONG]
+
+
+def test_a_verdict_that_names_both_is_right_about_neither() -> None:
+    both = tuple(
+        Culprit(component=component, kind=ids.kind_of(component), host=None, ranks=()) for component, _ in (DEAD, SLOW)
+    )
+    joint = msgspec.structs.replace(verdict(*DEAD, at=23.0, ranks=(40,)), culprits=both)
+    assert outcomes([joint]) == {"slow": Outcome.MISSED, "dead": Outcome.WRONG}
+
+
+def test_a_chain_that_names_neither_goes_by_time_and_is_wrong_there() -> None:
+    innocent, fault = "gpu:h7/0", FaultClass.GPU_OFF_BUS
+    assert outcomes([verdict(innocent, fault, at=12.0)]) == {"slow": Outcome.WRONG, "dead": Outcome.MISSED}
+    assert outcomes([verdict(innocent, fault, at=23.0)]) == {"slow": Outcome.MISSED, "dead": Outcome.WRONG}
+
+
+def test_a_right_chain_does_not_excuse_another_that_blames_an_innocent() -> None:
+    right = [verdict(*SLOW, id="a", at=12.0, ranks=(25,)), verdict(*DEAD, id="b", at=23.0, ranks=(40,))]
+    for at in (21.0, 27.0):
+        stray = verdict("gpu:h7/0", FaultClass.GPU_OFF_BUS, id="c", at=at)
+        assert outcomes([*right, stray]) == {"slow": Outcome.RIGHT, "dead": Outcome.WRONG}
+
+
+def test_nobody_is_blamed_twice_for_a_chain_that_blames_nobody() -> None:
+    unsure = verdict(None, FaultClass.UNDETERMINED, id="u", at=22.0, ranks=())
+    named = verdict(*DEAD, id="b", at=25.0, ranks=(40,))
+    assert outcomes([unsure, named]) == {"slow": Outcome.MISSED, "dead": Outcome.RIGHT}
+    assert outcomes([unsure]) == {"slow": Outcome.MISSED, "dead": Outcome.ABSTAINED}
+
+
+def test_a_chain_that_names_a_component_before_its_fault_was_injected_is_not_about_that_fault() -> None:
+    early = verdict(*DEAD, at=12.0, ranks=(40,))
+    assert outcomes([early]) == {"slow": Outcome.WRONG, "dead": Outcome.MISSED}
+
+
+def test_of_two_faults_of_one_component_a_chain_satisfies_the_last_that_had_begun() -> None:
+    again = [entry(), entry(id="e2", injected_at=s(50))]
+    first, second = verdict(id="a", at=4.0), verdict(id="b", at=53.0)
+    for said, expected in (
+        ([first, second], [Outcome.RIGHT, Outcome.RIGHT]),
+        ([first], [Outcome.RIGHT, Outcome.MISSED]),
+        ([second], [Outcome.MISSED, Outcome.RIGHT]),
+    ):
+        assert [each.outcome for each in score(again, said).entries] == expected
+
+
+def test_an_incident_that_came_back_answers_for_the_fault_then() -> None:
+    again = [entry(), entry(id="e2", injected_at=s(50))]
+    chain = [
+        verdict(at=4.0),
+        verdict(at=4.0, version=2, state=VerdictState.RESOLVED),
+        verdict(at=53.0, version=3),
+    ]
+    assert [each.outcome for each in score(again, chain).entries] == [Outcome.RIGHT, Outcome.RIGHT]
+    assert [each.outcome for each in score(again, chain[:2]).entries] == [Outcome.RIGHT, Outcome.MISSED]

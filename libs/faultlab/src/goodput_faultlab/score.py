@@ -1,9 +1,15 @@
 """Verdicts against the ledger: who was right, how fast, and how sure when wrong.
 
-Each chain of verdicts (one incident) is matched with the entry of the same job whose time window it falls in. What
-counts is the *last* version that blames somebody, because that is what a person acts on, but a wrong culprit in *any*
-version is remembered with its confidence. An entry that asks for nobody's blame (`component` None) is right when nobody
-is blamed.
+Each chain of verdicts (one incident) belongs to exactly one entry. Of the entries of its job whose time it falls in, that is
+the one whose component it names in the end: two faults at once are told in any order, and the slower one to show is not
+wrong for being told after the other had begun. A chain that names none of them goes by time, to the entry that was injected
+last before it, and is wrong there. An incident that was resolved and came back (`open` again) is told anew from there on:
+what was said before answers for the fault then, what is said after for the next.
+
+What counts is the *last* version that blames somebody, because that is what a person acts on, but a wrong culprit in *any*
+version is remembered with its confidence. Where an entry has several chains, each of them has to end right: a second
+incident that blames an innocent is an error, whatever the first says. An entry that asks for nobody's blame (`component`
+None) is right when nobody is blamed.
 
     right        culprit named, component and class as in the ledger
     wrong_class  the component is right, the class is not
@@ -18,7 +24,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from goodput_common.contracts import ids
@@ -125,24 +131,54 @@ def score(ledger: Iterable[LedgerEntry], verdicts: Iterable[Verdict]) -> Score:
     given = sorted(ledger, key=lambda entry: (entry.injected_at, entry.id))
     entries = [entry for entry in given if not entry.background]
     background = [entry for entry in given if entry.background]
-    chains: dict[str, list[Verdict]] = {}
-    for verdict in sorted(verdicts, key=lambda v: (v.id, v.version)):
-        chains.setdefault(verdict.id, []).append(verdict)
-    unmatched = sorted(
-        (chain for chain in chains.values() if not any(_is_background(each, chain) for each in background)),
+    chains = sorted(
+        (chain for chain in _chains(verdicts) if not any(_is_background(each, chain) for each in background)),
         key=lambda chain: (chain[0].detected_at, chain[0].id),
     )
-    scored: list[Scored] = []
-    for position, entry in enumerate(entries):
-        following = next((e.injected_at for e in entries[position + 1 :] if e.job == entry.job), None)
-        mine = [chain for chain in unmatched if _about(entry, chain[0], following)]
-        unmatched = [chain for chain in unmatched if chain not in mine]
-        scored.append(_judge(entry, mine))
-    scored += [alarm for chain in unmatched if (alarm := _false_alarm(chain)) is not None]
+    mine: dict[int, list[list[Verdict]]] = {position: [] for position in range(len(entries))}
+    strays = []
+    for chain in chains:
+        position = _belongs(entries, chain)
+        if position is None:
+            strays.append(chain)
+        else:
+            mine[position].append(chain)
+    scored = [_judge(entry, mine[position]) for position, entry in enumerate(entries)]
+    scored += [alarm for chain in strays if (alarm := _false_alarm(chain)) is not None]
     return Score(entries=tuple(scored))
 
 
-def _about(entry: LedgerEntry, verdict: Verdict, following: datetime | None) -> bool:
+def _chains(verdicts: Iterable[Verdict]) -> list[list[Verdict]]:
+    """The versions of each incident in order, anew from where it came back."""
+    found: list[list[Verdict]] = []
+    for verdict in sorted(verdicts, key=lambda v: (v.id, v.version)):
+        before = found[-1][-1] if found and found[-1][-1].id == verdict.id else None
+        over = before is not None and before.state is VerdictState.RESOLVED
+        if before is None or (over and verdict.state is not VerdictState.RESOLVED):
+            found.append([verdict])
+        else:
+            found[-1].append(verdict)
+    return found
+
+
+def _belongs(entries: Sequence[LedgerEntry], chain: Sequence[Verdict]) -> int | None:
+    """The position of the one entry that a chain is about, None where there is none. `entries` in the order of time."""
+    about = [n for n, entry in enumerate(entries) if _about(entry, chain[0])]
+    last = _last(chain)
+    named = [n for n in about if _blames(last) and _names(entries[n], last.culprit.component)]
+    candidates = named or about
+    begun = [n for n in candidates if entries[n].injected_at <= chain[0].detected_at]
+    return begun[-1] if begun else candidates[0] if candidates else None
+
+
+def _last(chain: Sequence[Verdict]) -> Verdict:
+    """The version that counts: the last that blames somebody, else the last that is no mere resolution."""
+    standing = [v for v in chain if v.state is not VerdictState.RESOLVED] or chain
+    return ([v for v in standing if _blames(v)] or standing)[-1]
+
+
+def _about(entry: LedgerEntry, verdict: Verdict) -> bool:
+    """Whether a chain that begins so can be about it: of its job, and in its time."""
     if verdict.job is None and entry.job is not None:
         if not _names(entry, verdict.culprit.component):
             return False  # hardware that failed where the job does not run
@@ -150,14 +186,12 @@ def _about(entry: LedgerEntry, verdict: Verdict, following: datetime | None) -> 
         return False
     if verdict.detected_at < entry.injected_at - timedelta(seconds=BEFORE_S):
         return False
-    if following is not None and verdict.detected_at >= following:
-        return False
     return entry.cleared_at is None or verdict.detected_at <= entry.cleared_at + timedelta(seconds=AFTER_S)
 
 
 def _is_background(entry: LedgerEntry, chain: Sequence[Verdict]) -> bool:
     """The whole chain is about no job of ours and names that component, at a time when it was broken."""
-    return _about(entry, chain[0], None) and all(
+    return _about(entry, chain[0]) and all(
         verdict.job is None and _names(entry, verdict.culprit.component) for verdict in chain
     )
 
@@ -197,7 +231,9 @@ def _judge(entry: LedgerEntry, chains: Sequence[Sequence[Verdict]]) -> Scored:
     def seconds(verdict: Verdict | None) -> float | None:
         return None if verdict is None else (verdict.detected_at - entry.injected_at).total_seconds()
 
-    last = (blaming or standing)[-1]
+    ends = [_last(chain) for chain in chains]
+    astray = [v for v in ends if _blames(v) and not _names_only(entry, v)]
+    last = (astray or [v for v in ends if _blames(v)] or ends)[-1]
     component_right = not blaming if nobody_is_right else _names_only(entry, last)
     class_right = last.fault_class is entry.fault_class or (nobody_is_right and last.fault_class in NOBODY)
     if nobody_is_right:
