@@ -11,7 +11,7 @@ import pytest
 
 from goodput_common.contracts import ids
 from goodput_common.contracts.job import GroupProgress, RankExited, RankProgress, RankRegistered
-from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, EventName, Probe, Severity
+from goodput_common.contracts.telemetry import CollectorHeartbeat, Counter, Event, EventName, Probe, Severity, State
 from goodput_common.contracts.verdict import (
     Action,
     ActionKind,
@@ -235,3 +235,94 @@ def test_nothing_cited_is_a_failure_and_a_resolution_claims_nothing() -> None:
     said = verdict(C.GPU_OFF_BUS, "gpu:h1/2")
     assert failures(said) == ["nothing is cited"]
     assert failures(msgspec.structs.replace(said, state=VerdictState.RESOLVED)) == []
+
+
+# --------------------------------------------------------------------------------------------- effects, and whose they are
+
+ADDRESS = FABRIC.attr(NIC, "addr")
+ELSEWHERE = FABRIC.attr(FABRIC.nics_of_gpu("gpu:h2/2")[0], "addr")
+
+
+def lost_by(rank: int, peer: str, kind: str = "connection_closed") -> Seen:
+    return event(f"rank:{JOB}/{rank}", E.NCCL_NET_ERROR, host=f"h{rank // 8}", kind=kind, peer=peer)
+
+
+@pytest.mark.parametrize(
+    ("seen", "supports"),
+    [
+        (lost_by(3, ADDRESS), True),  # the address of the dead rank's host
+        (lost_by(3, "h1"), True),  # or its name
+        (lost_by(3, ELSEWHERE), False),
+        (lost_by(3, ""), False),
+        (lost_by(3, ADDRESS, kind="completion_error"), False),
+    ],
+)
+def test_a_lost_connection_supports_a_death_only_where_it_names_the_host_of_the_dead(seen: Seen, supports: bool) -> None:
+    own = event(f"rank:{JOB}/10", E.PROCESS_EXITED)
+    said = verdict(C.PROCESS_DEAD, f"rank:{JOB}/10", own, seen)
+    assert (failures(said, own, seen) == []) is supports
+    assert failures(verdict(C.PROCESS_DEAD, f"rank:{JOB}/10", seen), seen) != []  # beside the death, never instead of it
+    assert failures(verdict(C.PROCESS_STALL, f"rank:{JOB}/10", progress(10, 5), seen), progress(10, 5), seen) != []
+
+
+@pytest.mark.parametrize(
+    ("value", "clean", "supports"), [("gone", "false", True), ("gone", "true", False), ("R", "", False)]
+)
+def test_a_process_that_its_collector_lists_as_gone_is_dead_unless_it_left_in_order(
+    value: str, clean: str, supports: bool
+) -> None:
+    fact = State(component=f"rank:{JOB}/10", name="process", observed_at=START, value=value, attrs={"clean": clean})
+    assert holds(C.PROCESS_DEAD, f"rank:{JOB}/10", Seen("gone", "h1", fact)) is supports
+    assert not holds(C.PROCESS_DEAD, f"rank:{JOB}/11", Seen("gone", "h1", fact))
+
+
+def up_to(spine: str, nic: str) -> tuple[str, str]:
+    """The two ports between an adapter's leaf and a spine: the leaf's, the spine's."""
+    leaf = FABRIC.switch_of(nic) or ""
+    for port in FABRIC.ports_of_switch(leaf):
+        other = FABRIC.peer_of(port)
+        if other is not None and FABRIC.switch_of(other) == spine:
+            return port, other
+    raise AssertionError
+
+
+SPINE = next(each for each in FABRIC.of_kind(ids.ComponentKind.SWITCH) if "spine" in each)
+FAR_NIC = FABRIC.nics_of_gpu("gpu:h2/5")[0]  # another rail: its way to NIC crosses a spine
+FAR_UP, _ = up_to(SPINE, FAR_NIC)
+_, DOWN = up_to(SPINE, NIC)
+
+
+def stormed(port: str, priority: str = "3", state: str = "stormed") -> Seen:
+    return event(port, E.PAUSE_STORM, host="a switch", priority=priority, state=state)
+
+
+def test_a_pause_supports_a_storm_only_where_it_leads_to_the_culprit() -> None:
+    own, first = counter(NIC, "tx_prio3_pause"), counter(PORT, "rx_prio3_pause")
+    spine, far = counter(DOWN, "rx_prio3_pause"), counter(FAR_UP, "rx_prio3_pause")
+    said = verdict(C.PFC_STORM, NIC, own, far)
+    assert failures(said, own, first, spine, far) == []
+    assert "no part of it" in failures(said, own, far)[0]  # nothing says that the spine passed it on
+    other_priority = counter(DOWN, "rx_prio4_pause")
+    assert failures(said, own, first, other_priority, far) != []
+    assert failures(verdict(C.PFC_STORM, NIC, far), first, spine, far) == [f"nothing that is cited is about {NIC}"]
+
+
+def test_so_does_a_watchdogs_word_on_a_port_unless_it_says_that_it_is_over() -> None:
+    own, far = counter(NIC, "tx_prio3_pause"), stormed(FAR_UP)
+    way = (counter(PORT, "rx_prio3_pause"), stormed(DOWN))
+    assert failures(verdict(C.PFC_STORM, NIC, own, far), own, far, *way) == []
+    assert failures(verdict(C.PFC_STORM, NIC, own, far), own, far) != []
+    over = stormed(FAR_UP, state="restored")
+    assert failures(verdict(C.PFC_STORM, NIC, own, over), own, over, *way) != []
+
+
+def test_links_of_a_host_support_its_end_only_where_all_of_them_were_lost() -> None:
+    nics = FABRIC.nics_of_host("h1")
+    ports = [FABRIC.peer_of(nic) or "" for nic in nics if FABRIC.carries_traffic(nic) is not False]
+    downs = [event(port, E.LINK_DOWN, host="a leaf") for port in ports]
+    last = progress(10, 5)
+    said = verdict(C.HOST_DOWN, "host:h1", last, downs[0])
+    assert failures(said, last, *downs) == []
+    assert failures(said, last, *downs[:-1]) != []  # one is still up: that is a cable
+    assert failures(verdict(C.HOST_DOWN, "host:h2", progress(17, 5), downs[0]), progress(17, 5), *downs) != []
+    assert failures(verdict(C.HOST_DOWN, "host:h1", downs[0]), *downs) == ["nothing that is cited is about host:h1"]

@@ -17,7 +17,7 @@ from goodput_common.contracts.job import RankProgress
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, State
 from goodput_common.contracts.verdict import ActionKind, FaultClass
 from goodput_correlator.domain.case import Case, Observed, Placement, RankPlace, ordered
-from goodput_correlator.domain.diagnosis import pcie, storage_stall, straggler
+from goodput_correlator.domain.diagnosis import pcie, pfc_storm, storage_stall, straggler
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.lateness import lateness
 from goodput_correlator.domain.pace import RankPace, Slow
@@ -375,6 +375,27 @@ def test_an_adapter_that_its_pcie_link_starves_is_named_rather_than_its_pauses()
     diagnosis = decide(job.case())
     assert diagnosis is not None
     assert (diagnosis.fault_class, diagnosis.culprits[0].component) == (FaultClass.PCIE, NIC)
+
+
+def test_a_storm_that_begins_at_a_far_switch_is_shown_up_to_its_last_hop() -> None:
+    job = SlowJob(network_ms=120.0)
+    near = [POD.nics_of_gpu(gpu)[0] for gpu in GPUS[:8:2]]
+    spine = "switch:spine-0"
+    uplinks = [
+        port
+        for nic in near
+        for port in POD.ports_of_switch(POD.switch_of(nic) or "")
+        if (other := POD.peer_of(port)) is not None and POD.switch_of(other) == spine
+    ]
+    for nic in near:
+        job.counter(nic, "rx_prio3_pause_duration", 900_000, HOSTS[0])
+    for port in uplinks:
+        job.counter(port, "rx_prio3_pause_duration", 600_000, "leaf")
+    job.counter(POD.ports_of_switch(spine)[-1], "in_errors", 1, "spine-0")  # it speaks, and of no pause
+    (finding,) = pfc_storm.diagnose(job.case())
+    assert finding.component == spine
+    assert set(uplinks) & {each.component for each in finding.evidence}
+    assert {each.component for each in finding.victims} >= set(uplinks)  # and each is told to be a relay
 
 
 # ------------------------------------------------------------------------------------------------------------ storage

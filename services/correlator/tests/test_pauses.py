@@ -73,6 +73,13 @@ def test_and_across_a_spine_through_every_hop() -> None:
     assert {UP_0, DOWN_1, peer(SLOW)} <= origin.relays
 
 
+def test_the_port_that_an_origin_tells_to_stop_itself_is_known_as_the_last_hop() -> None:
+    (origin,) = traced(*STORM, received(FAR, 0.2)).origins([FAR])
+    assert origin.last == {peer(SLOW)}
+    (congested,) = traced(received(FAR, 0.2), received(UP_0, 0.3), received(NEAR, 0.0), received(DOWN_1, 0.0)).origins([FAR])
+    assert congested.component == SPINE and congested.last == {UP_0}
+
+
 def test_the_loudest_port_is_not_blamed_for_relaying() -> None:
     (origin,) = traced(*STORM, received(FAR, 0.99)).origins([FAR])
     assert origin.component == SLOW

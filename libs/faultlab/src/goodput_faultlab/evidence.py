@@ -5,8 +5,9 @@
 
 Two questions a piece of evidence: can *this kind* of fact support that class of fault (`evidence_kinds`), and is the fact
 *about the culprit*: about itself, a part of it, what is at its other end, or a rank that it carries, by the topology and by
-what ranks said of where they run. Somebody who is seen to wait may be cited beside that, as may ports that are paused: they
-show the effect. They are no support by themselves: each culprit needs one piece at least that is about it.
+what ranks said of where they run. Somebody who is seen to wait may be cited beside that, as may what lies elsewhere and can
+be shown to come from the culprit (`evidence_effects`): they show the effect. They are no support by themselves: each culprit
+needs one piece at least that is about it.
 
 What a rank said of where it stands counts only if it did not move on afterwards, in a job that stands still; in a
 slow one, only if it waited no longer than the others.
@@ -25,7 +26,8 @@ from goodput_common.contracts.ids import ComponentId, ComponentKind
 from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankProgress, RankRegistered, StallSuspected
 from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, Probe
 from goodput_common.contracts.verdict import Evidence, FaultClass, Trouble, Verdict, VerdictState
-from goodput_faultlab.evidence_kinds import OF_THE_HOST, PAUSES, SUPPORTS, Kind, stands, waits
+from goodput_faultlab.evidence_effects import Effects
+from goodput_faultlab.evidence_kinds import OF_THE_HOST, SUPPORTS, Kind, stands, waits
 from goodput_faultlab.evidence_ranks import Delivered, RankWords
 from goodput_topology.graph import Fabric
 
@@ -69,6 +71,7 @@ class Checker:
         for each in delivered:
             self._facts.setdefault(each.id, each)
         self._words = RankWords(fabric, self._facts.values())
+        self._effects = Effects(fabric, self._facts.values())
 
     # ------------------------------------------------------------------------------------------------- the check
 
@@ -137,7 +140,7 @@ class Checker:
             supported = set()
         if supported:
             return "", supported
-        if self._shows_effect(verdict, fact, places):
+        if self._shows_effect(verdict, claims, fact):
             return "", set()
         if about:
             return f"this kind of fact says nothing of it: {_brief(seen)}", set()
@@ -146,13 +149,32 @@ class Checker:
             set(),
         )
 
-    def _shows_effect(self, verdict: Verdict, fact: object, places: set[ComponentId]) -> bool:
-        """Others of the job that wait; ports of the fabric that are told to stop, of which the job's traffic is held up."""
-        mine = verdict.job is not None and getattr(fact, "job", None) == verdict.job
-        if mine and waits(fact):
+    def _shows_effect(self, verdict: Verdict, claims: list[_Claim], fact: object) -> bool:
+        """Others of the job that wait, and what comes from a culprit though it lies elsewhere."""
+        if verdict.job is not None and getattr(fact, "job", None) == verdict.job and waits(fact):
             return True
-        paused = verdict.fault_class is FaultClass.PFC_STORM and PAUSES(fact)
-        return paused and any(self._fabric.carries_traffic(each) is not False for each in places)
+        return any(self._comes_from(each.component, verdict, fact) for each in claims if each.component is not None)
+
+    def _comes_from(self, culprit: ComponentId, verdict: Verdict, fact: object) -> bool:
+        match verdict.fault_class:
+            case FaultClass.PROCESS_DEAD if culprit.startswith("rank:"):
+                return self._effects.names_host(fact, self._words.hosts_of(ids.rank_of(culprit)))
+            case FaultClass.PFC_STORM:
+                return self._effects.leads_to(fact, culprit)
+            case FaultClass.HOST_DOWN if culprit.startswith("host:"):
+                return self._effects.cut_off(fact, self._nics_of(ids.host_of(culprit) or "", verdict.job))
+            case _:
+                return False
+
+    def _nics_of(self, host: str, job: str | None) -> list[ComponentId]:
+        """The adapters of a host that carry the job's traffic."""
+        mine = {gpu for place, runs in self._words.runs.items() if place[0] == job for _, gpu in runs}
+        found = []
+        for nic in self._fabric.nics_of_host(host):
+            gpus = self._fabric.gpus_of_nic(nic)
+            if self._fabric.carries_traffic(nic) is not False and (not gpus or mine & set(gpus)):
+                found.append(nic)
+        return found
 
     def _on_host(self, claim: _Claim, seen: Delivered) -> bool:
         """Whether it was told of the host of that component as a whole."""

@@ -68,6 +68,22 @@ def left(words: re.Pattern[str] | None = None) -> Kind:
     )
 
 
+def lost_connection(fact: object) -> bool:
+    """A rank's word that a peer's end of a connection was closed, and where that peer was."""
+    if not isinstance(fact, Event) or fact.name is not EventName.NCCL_NET_ERROR:
+        return False
+    return fact.attrs.get("kind", "").startswith("connection_") and bool(fact.attrs.get("peer"))
+
+
+def carrier_lost(fact: object) -> bool:
+    return isinstance(fact, Event) and fact.name is EventName.LINK_DOWN
+
+
+def listed_gone(fact: object) -> bool:
+    """The collector's list of processes: it is no more, and did not leave in order."""
+    return isinstance(fact, State) and fact.name == "process" and fact.value == "gone" and fact.attrs.get("clean") != "true"
+
+
 def lost_probes(fact: object) -> bool:
     return isinstance(fact, Probe) and (fact.lost > 0 or fact.late > 0 or fact.network_us_p99 > 0)
 
@@ -154,7 +170,7 @@ SUPPORTS: dict[FaultClass, tuple[Kind, ...]] = {
         beats, event(E.HOST_STALL, what=("soft_lockup", "hard_lockup", "panic", "mce")), event(E.MACHINE_CHECK, E.BOOT),
         stands,
     ),
-    C.PROCESS_DEAD: (event(E.PROCESS_EXITED), left(), event(E.HOST_STALL, what=("oom_kill",)), stands),
+    C.PROCESS_DEAD: (event(E.PROCESS_EXITED), listed_gone, left(), event(E.HOST_STALL, what=("oom_kill",)), stands),
     C.PROCESS_STALL: (event(E.PROCESS_STOPPED), state("process*"), stands),
     C.COLLECTIVE_DESYNC: (stands,),
     C.STORAGE_STALL: (

@@ -56,7 +56,8 @@ class End(StrEnum):
 
 @dataclass(slots=True)
 class Origin:
-    """Where traces end. `us`: the pauses at the victims' ports that lead here. `ring`: the ports of a deadlock in order."""
+    """Where traces end. `us`: the pauses at the victims' ports that lead here. `last`: the ports that it tells to stop itself,
+    by which the traces arrive. `ring`: the ports of a deadlock in order."""
 
     component: ComponentId
     priority: int
@@ -64,6 +65,7 @@ class Origin:
     us: float = 0.0
     victims: list[Pause] = field(default_factory=list)
     relays: set[ComponentId] = field(default_factory=set)
+    last: set[ComponentId] = field(default_factory=set)
     ring: tuple[ComponentId, ...] = ()
 
 
@@ -152,6 +154,9 @@ class Pauses:
             for each in blocked:
                 for key, part in self._leads(each.port, priority, (*way, port), leads, found).items():
                     to[key] = to.get(key, 0.0) + part * each.us / total
+        for component, _ in to:
+            if component in (teller, switch, port):
+                found[component, priority].last.add(port)
         leads[port, priority] = to
         return to
 

@@ -28,6 +28,7 @@ EXPLAINS_MIN = 0.25  # of all pauses: an origin of less is a suspect beside anot
 PCIE_WAIT_PERCENT = 20.0
 DROPS = ("rx_discards_phy", "rx_buffer_passed_thres_phy")
 CITED_VICTIMS = 4
+CITED_LAST = 2
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -71,6 +72,7 @@ def _finding(case: Case, pauses: Pauses, origin: Origin, part: float) -> Finding
     loudest = sorted(origin.victims, key=lambda pause: (-pause.us, pause.port))
     for pause in loudest[:CITED_VICTIMS]:
         evidence += [_cite(pause, f"{pause.port} was told to stop {pause.share:.0%} of the time: {_words(origin)}", 0.4)]
+    evidence += _last_hops(pauses, origin, loudest[:CITED_VICTIMS])
     for port in sorted(origin.ring):
         if (blocked := pauses.received.get((port, origin.priority))) is not None:
             evidence.append(_cite(blocked, "a port of the ring, waiting for the next", 0.6))
@@ -89,6 +91,15 @@ def _finding(case: Case, pauses: Pauses, origin: Origin, part: float) -> Finding
         action=_action(origin),
         victims=_relays(pauses, origin),
     )
+
+
+def _last_hops(pauses: Pauses, origin: Origin, cited: Iterable[Pause]) -> list[Evidence]:
+    """The ports that the origin itself tells to stop: without them the trace is a claim about something that is far away."""
+    already = {pause.port for pause in cited}
+    ports = [pause for port in origin.last - already if (pause := pauses.received.get((port, origin.priority))) is not None]
+    loudest = sorted(ports, key=lambda pause: (-pause.us, pause.port))
+    words = "{} is next to it and was told to stop {:.0%} of the time: the last hop of the trace"
+    return [_cite(each, words.format(each.port, each.share), 0.5) for each in loudest[:CITED_LAST]]
 
 
 def _score(end: End, confirmed: bool) -> float:
@@ -118,7 +129,7 @@ def _own_words(case: Case, pauses: Pauses, origin: Origin) -> tuple[list[Evidenc
     ports = {component, *origin.ring, *case.topology.ports_of_switch(component)}
     for seen, event in events(case, EventName.PAUSE_STORM):
         if canonical(case, event.component) in ports and event.attrs.get("state") != "restored":
-            found.append(cite(seen, "a watchdog found it pausing for too long", 0.7, component))
+            found.append(cite(seen, "a watchdog found it pausing for too long", 0.7, canonical(case, event.component)))
             confirmed = True
     return found[:8], confirmed
 
