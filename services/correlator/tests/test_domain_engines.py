@@ -255,6 +255,18 @@ def test_a_rank_stuck_in_its_own_code_is_named_by_the_collective_it_has_not_join
     assert delay_s(found[0], log) <= 6
 
 
+@pytest.mark.parametrize(("ago_steps", "cited"), [(0, True), (20, False)])
+def test_a_stop_that_a_rank_got_over_is_not_cited_for_the_one_that_lasts(
+    script: Script, ago_steps: int, cited: bool
+) -> None:
+    log = running(script)
+    log.suspected(5, STALL_S - 2.0 if ago_steps else STALL_S + 2.0, log.last_step - ago_steps)
+    log.stand(STALL_S, 42, step=log.last_step, joined={5: log.last_step * 4 + 2}, phases={5: "data"})
+    verdict = the(log.verdicts(42))
+    assert verdict.culprit.component == "rank:j/5"
+    assert any(each.event_id == "stall/5" for each in verdict.evidence) is cited
+
+
 def test_a_rank_that_left_a_collective_out_and_waits_elsewhere_is_out_of_step(script: Script) -> None:
     log = running(script)
     usual = log.last_step * 4 + 3

@@ -228,8 +228,15 @@ class Case:
 
     @cached_property
     def stalls(self) -> Mapping[int, Observed]:
-        """The newest stall announced by each rank."""
-        return {e.fact.rank: e for e in self.observed if isinstance(e.fact, StallSuspected) and e.fact.job == self.job}
+        """The newest stall announced by each rank that has not gone on since: a shorter stop is over."""
+        found = {e.fact.rank: e for e in self.observed if isinstance(e.fact, StallSuspected) and e.fact.job == self.job}
+        return {rank: each for rank, each in found.items() if not self._went_on(rank, each)}
+
+    def _went_on(self, rank: int, said: Observed) -> bool:
+        moved = self.progress.get(rank)
+        if moved is None or not isinstance(moved.fact, RankProgress) or not isinstance(said.fact, StallSuspected):
+            return False
+        return (moved.fact.generation, moved.fact.step) > (said.fact.generation, said.fact.step)
 
     @cached_property
     def exits(self) -> Mapping[int, Observed]:
