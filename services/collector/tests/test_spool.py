@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goodput_collector.adapters.spool import DiskSpool
+from goodput_collector.adapters.spool_files import numbering
 from goodput_collector.application.ports import Outgoing
 from goodput_common.contracts.telemetry import CollectorHeartbeat
 from goodput_common.runtime.lifecycle import StartError
@@ -120,6 +121,31 @@ def test_another_boot_counts_anew_and_still_sends_what_the_last_one_left(tmp_pat
     assert waiting(again) == ["id/1"]
     assert again.next_seq("a") == 1
     again.close()
+
+
+def test_numbers_that_were_lost_within_a_boot_begin_anew_under_another_name(tmp_path: Path) -> None:
+    first = numbering(tmp_path, boot_id="b1")
+    spool = DiskSpool(tmp_path, boot_id=first)
+    put(spool)
+    spool.close()
+    assert first.startswith("b1.")
+    assert numbering(tmp_path, boot_id="b1") == first, "the numbers are there: they go on"
+    assert numbering(tmp_path, boot_id="b2").startswith("b2."), "of an earlier boot"
+    (tmp_path / "numbers").unlink()
+    assert numbering(tmp_path, boot_id="b1") not in (first, "b1")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"boot_id": 3}', '{"boot_id":"b10","last":{}}'])
+def test_numbers_that_cannot_be_read_begin_anew_under_another_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "numbers").write_text(text)
+    assert numbering(tmp_path, boot_id="b1").startswith("b1.")
+
+
+def test_numbers_given_out_before_they_had_a_name_go_on(tmp_path: Path) -> None:
+    spool = DiskSpool(tmp_path, boot_id="b1")
+    put(spool)
+    spool.close()
+    assert numbering(tmp_path, boot_id="b1") == "b1"
 
 
 def test_a_record_cut_short_is_cut_off_and_the_ones_before_it_stay(tmp_path: Path) -> None:
@@ -513,6 +539,7 @@ sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from test_spool import put
 from goodput_collector.adapters.spool import DiskSpool
+from goodput_collector.adapters.spool_files import numbering
 spool = DiskSpool(Path(sys.argv[1]), boot_id="b1", segment_bytes=3000)
 while True:
     seq = put(spool, padding=200)

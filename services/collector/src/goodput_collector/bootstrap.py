@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from goodput_collector.adapters.bookmarks import Bookmarks
 from goodput_collector.adapters.spool import DiskSpool
+from goodput_collector.adapters.spool_files import numbering
 from goodput_collector.application.heartbeat import Heartbeat
 from goodput_collector.application.publish import Origin, Publisher
 from goodput_collector.application.schedule import Schedule
@@ -49,15 +50,16 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     boot_id = read_boot_id(settings.proc_root)
     directory = settings.spool_directory
     bookmarks = Bookmarks(directory / "bookmarks")
+    told_as = numbering(directory, boot_id=boot_id)
     try:
-        spool = DiskSpool(directory, boot_id=boot_id, bytes_max=settings.spool_bytes, mark_number=bookmarks.next_number)
+        spool = DiskSpool(directory, boot_id=told_as, bytes_max=settings.spool_bytes, mark_number=bookmarks.next_number)
     except OSError as error:
         raise StartError(
             f"cannot use {directory} for the spool: {error.strerror or error}",
             do_next="make it writable, or set GOODPUT_SPOOL_DIR or GOODPUT_RUN_DIR",
         ) from error
     connection = _Connection(settings, clock, metrics, bus)
-    origin = Origin(fabric=settings.fabric, host=settings.host, boot_id=boot_id)
+    origin = Origin(fabric=settings.fabric, host=settings.host, boot_id=told_as)
     publisher = Publisher(
         origin, spool, connection.connect, clock=clock, tasks=tasks, measures_every_s=settings.measures_every_s
     )

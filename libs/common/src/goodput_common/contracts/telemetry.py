@@ -1,8 +1,10 @@
 """What a collector says about its host: batches of samples, and a heartbeat that names every source's health.
 
 A batch comes from one source on one host. `seq` counts the batches of (host, source, boot_id) from 1 without gaps, also
-through a spool: a hole or silence makes that source *unknown*, which is neither healthy nor broken. Samples of a batch get
-their event ids from the message id and their position (`<message id>#<n>`), so a doubled batch gives the same evidence.
+through a spool: a hole or silence makes that source *unknown*, which is neither healthy nor broken. `boot_id` is the
+host's boot and, behind a dot, a name for the numbers themselves, which begin anew when a collector has lost its spool.
+Samples of a batch get their event ids from the message id and their position (`<message id>#<n>`), so a doubled batch
+gives the same evidence.
 
 All times are timezone-aware UTC as the host's clock saw them; clocks of two hosts may differ by 2 s.
 """

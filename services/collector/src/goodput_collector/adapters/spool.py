@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from goodput_collector.adapters.spool_files import Numbers, Sent, close_file, is_there, lock
+from goodput_collector.adapters.spool_files import NUMBERS, Numbers, Sent, close_file, is_there, lock
 from goodput_collector.adapters.spool_found import PASSES, Found, segment_path
 from goodput_collector.adapters.spool_records import Damage, Record, count_records, encoded, message_of, records
 from goodput_collector.application.ports import Outgoing, SpoolState
@@ -78,7 +78,7 @@ class DiskSpool:
         self._fresh: deque[tuple[int, Outgoing]] = deque()  # the oldest that wait, while they need not be read back
         self._states = StateLog(_log)
         self._sent = Sent(directory / "sent")
-        self._numbers = Numbers(directory / "numbers", boot_id=boot_id)
+        self._numbers = Numbers(directory / NUMBERS, boot_id=boot_id)
         self._segment, self._offset = self._sent.read()
         self._sizes: dict[int, int] = {}
         self._waiting: dict[int, int] = {}

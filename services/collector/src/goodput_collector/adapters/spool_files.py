@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import struct
 import zlib
 from pathlib import Path
@@ -13,6 +14,8 @@ import msgspec
 
 from goodput_common.runtime.lifecycle import StartError
 
+NUMBERS = "numbers"
+_NAMED = "."  # between the boot and the name of its numbers
 _NUMBERS_BYTES = 4096
 _PLACE = struct.Struct("<QQ")
 _CHECKED = struct.Struct("<QQI")
@@ -22,6 +25,17 @@ _encoder = msgspec.json.Encoder()
 class _Numbers(msgspec.Struct):
     boot_id: str
     last: dict[str, int]
+
+
+def numbering(directory: Path, *, boot_id: str) -> str:
+    """The boot as it is told on the bus. Where the numbers given out in this boot are not there any more (a spool that went
+    with its container), they begin anew under a name of its own: under the old one the bus would take the messages for
+    those that it has, and drop them."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        named = msgspec.json.decode((directory / NUMBERS).read_bytes(), type=_Numbers).boot_id
+        if named == boot_id or named.startswith(f"{boot_id}{_NAMED}"):
+            return named
+    return f"{boot_id}{_NAMED}{secrets.token_hex(4)}"
 
 
 class Numbers:
