@@ -83,7 +83,7 @@ ci: lint type arch schemas-check test ## What CI runs
 .PHONY: test
 test: $(TORCH_DONE) ## Every test, the lab included
 	$(call say,Unit$(,) contract$(,) integration and end-to-end tests)
-	@$(BIN)/pytest -n 2 --dist loadgroup -m 'not lab and not docker' -q $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadgroup -m 'not lab and not docker' -q --durations=25 $(ARGS)
 	$(call say,Lab: real ranks$(,) real faults)
 	@$(BIN)/pytest -m lab -q $(ARGS)
 
