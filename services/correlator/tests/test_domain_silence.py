@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -75,3 +76,22 @@ def test_of_two_silent_ranks_the_one_that_has_the_cpu_all_the_time_stays_the_lik
     log.stand(STALL_S, 60, step=log.step, silent=(3, 6))
     named = [where for _, where in said(log.verdicts(60)) if where]
     assert set(named) == {("rank:j/3",)}
+
+
+def test_reports_that_get_lost_make_nobodys_place_unknown(script: Script) -> None:
+    log = running(script)
+    log.stand(STALL_S, 60, step=log.step)  # all of them say that they are inside the same collective
+    reports = [each for each in log.log if each.id.startswith("prog/")]
+    lost = {each.id for each in reports if crc32(each.id.encode()) % 10 == 0}
+    lost |= {f"prog/0/3/{second + 0.65:.2f}" for second in (37, 38, 39)}  # and of one rank three in a row
+    log.log = [each for each in log.log if each.id not in lost]
+    found = log.verdicts(60)
+    assert said(found) == [(FaultClass.UNDETERMINED, ())]
+
+
+def test_a_rank_that_says_nothing_for_longer_than_loss_explains_is_named(script: Script) -> None:
+    log = running(script)
+    log.stand(STALL_S, 60, step=log.step, silent=(3,))
+    lost = {each.id for each in log.log if each.id.startswith("prog/") and crc32(each.id.encode()) % 10 == 0}
+    log.log = [each for each in log.log if each.id not in lost]
+    assert said(log.verdicts(60))[-1] == (FaultClass.PROCESS_STALL, ("rank:j/3",))

@@ -3,53 +3,24 @@
 An agent shares the interpreter with the training loop, so its silence tells of it. But agents fall silent for want of a CPU
 or of the bus as well, and then tell nothing: who spoke on when steps stood still already, is left out.
 
-Reports get lost, too. Where a tenth of them does, somebody among 64 ranks misses three in a row every few seconds. So how
-long a silence has to be before it tells anything is taken from how often the ranks that report have gaps.
+Reports get lost, too: how long a silence has to be before it tells anything depends on how many do (`gaps`).
 """
 
 from __future__ import annotations
 
-import math
 from datetime import datetime, timedelta
 
 from goodput_common.contracts.telemetry import State
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.deaths import Death, deaths, of_another_life
-from goodput_correlator.domain.standing import SILENT_S
+from goodput_correlator.domain.gaps import SILENT_S, silent_after_s
 
 STOPPED_STATES = frozenset({"T", "t", "stopped", "frozen"})
 ALIVE_STATES = STOPPED_STATES | {"running", "D"}
 RECONNECT_S = 8.0  # agents that lost the bus try again at growing intervals of up to 6 s
 SEVERAL_S = 6.0  # several silent ranks are waited for this long: agents that starve come back
 SPEAKS_S = 1.5  # what a host says this long after the last step, it says during the stall
-BY_CHANCE = 0.003  # how likely it may be that mere loss makes any rank of the job as silent as this
-REPORT_S = 1.0
-LOST_MAX = 0.5
 NEARLY_OF = 4  # of this many ranks of a host, one may still speak
-
-
-def lost_share(case: Case) -> float:
-    """The share of reports that get lost on their way, from how long ago the last gap of each rank was: after a gap reports
-    go on for 1/share on average."""
-    ages_s, gaps = 0.0, 0
-    first = min(case.reporting_since.values(), default=None)
-    for rank, since in case.reporting_since.items():
-        last = case.progress.get(rank)
-        if last is None or first is None:
-            continue
-        ages_s += max(0.0, (last.received_at - since).total_seconds()) + REPORT_S
-        gaps += since > first + timedelta(seconds=2 * REPORT_S)
-    return min(LOST_MAX, gaps * REPORT_S / ages_s) if ages_s else 0.0
-
-
-def silent_after_s(case: Case) -> float:
-    """From when on an agent's silence tells anything: longer where reports get lost."""
-    known: float | None = case.memo.get("silent_after_s")
-    if known is None:
-        lost, ranks = lost_share(case), max(1, len(case.reporting_since))
-        in_a_row = math.ceil(math.log(BY_CHANCE / ranks) / math.log(lost)) if 0 < lost < 1 else 0
-        known = case.memo["silent_after_s"] = max(SILENT_S, in_a_row * REPORT_S + SILENT_S - 2 * REPORT_S)
-    return known
 
 
 def silent_ranks(case: Case) -> dict[int, Observed]:

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from goodput_common.contracts.job import Collective, CollectiveState, FlightRecorderDump, GroupProgress, RankProgress
 from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.gaps import silent_after_s
 
-SILENT_S = 2.4  # reports come every second: this long without one, while others report, is silence
 SETTLED_S = 0.8  # a report this long after the last step shows where the rank stands still
 
 # Operations that no member can finish before every member has started them.
@@ -177,10 +177,12 @@ def _usable_dump(case: Case, seen: Observed) -> bool:
 
 
 def _usable_progress(case: Case, seen: Observed) -> bool:
+    """Whether a report shows where a rank stands still. It does until the rank is silent: a report or two that got lost do
+    not make its place unknown."""
     if case.offline or case.stalled_since is None:
         return True
     settled = case.stalled_since + timedelta(seconds=SETTLED_S)
-    return seen.received_at >= settled and seen.received_at >= case.now - timedelta(seconds=SILENT_S)
+    return seen.received_at >= settled and seen.received_at >= case.now - timedelta(seconds=silent_after_s(case))
 
 
 def _moved_on(case: Case, dumped: Observed, report: RankProgress) -> bool:

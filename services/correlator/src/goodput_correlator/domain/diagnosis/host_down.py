@@ -15,9 +15,9 @@ from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, nics_of_job, symptoms_of
 from goodput_correlator.domain.finding import Finding
+from goodput_correlator.domain.gaps import SILENT_S
 from goodput_correlator.domain.losses import Losses, losses_of
 from goodput_correlator.domain.silence import SEVERAL_S, speaks
-from goodput_correlator.domain.standing import SILENT_S
 
 ENGINE = "host_down"
 NO_COLLECTOR = 0.72
