@@ -124,6 +124,17 @@ def test_a_link_that_came_back_asks_for_new_connections_only(script: Script) -> 
     verdict = the(log.verdicts(45))
     assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.LINK_FLAP, LINK)
     assert verdict.action.kind is ActionKind.REINIT_COMMUNICATORS
+    assert "not to be trusted before" in verdict.action.reason, "three losses in three seconds"
+
+
+def test_a_link_that_was_lost_once_and_came_back_is_trusted(script: Script) -> None:
+    log = running(script)
+    link(log, EventName.LINK_DOWN, 30.0)
+    link(log, EventName.LINK_UP, 31.0)
+    log.stand(STALL_S, 45, step=log.last_step)
+    verdict = the(log.verdicts(45))
+    assert verdict.action.kind is ActionKind.REINIT_COMMUNICATORS
+    assert "trusted" not in verdict.action.reason
 
 
 @pytest.mark.parametrize("through", [(0, 7), (0, 1, 4, 5, 6, 7), (1, 4, 5, 6, 7)])

@@ -18,6 +18,7 @@ from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, cite, ranks_on
 from goodput_correlator.domain.diagnosis import _probes
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.losses import Losses, happened, host_of_link, in_order, is_down, losses_of
+from goodput_topology.damping import damped
 
 ENGINE = "link_flap"
 SAME_LOSS_S = 3.0  # kernel log, netlink and user space report one loss within this
@@ -153,8 +154,15 @@ def _action(component: ComponentId, losses: Losses) -> Action:
             target=component,
             reason="the link is down and does not come back: continue on a node whose links are up",
         )
+    state = damped(happened(each) for each in losses.downs)
+    held = ""
+    if state.released_at is not None:
+        held = (
+            f". It was lost again and again (damping penalty {state.penalty:.0f}, held from "
+            f"{state.policy.suppress:.0f}): not to be trusted before {state.released_at:%H:%M:%S}"
+        )
     return Action(
         kind=ActionKind.REINIT_COMMUNICATORS,
         target=component,
-        reason="the link is up again; the connections that it carried are dead and must be made anew",
+        reason="the link is up again; the connections that it carried are dead and must be made anew" + held,
     )
