@@ -160,6 +160,11 @@ def test_silent_sources_are_told_and_may_change_the_verdict(make_verdict: Make) 
     assert any("(collector of h3: silent)" in each for each in said.would_change)
 
 
+def test_an_alert_that_is_left_unexplained_may_change_the_verdict(make_verdict: Make) -> None:
+    said = tell([make_verdict(unexplained=("xid 31 of gpu:h2/1: NVRM: Xid", "2 further alerts"))])
+    assert any("(xid 31 of gpu:h2/1: NVRM: Xid): it may be a second fault" in each for each in said.would_change)
+
+
 def test_a_single_line_or_a_single_source_is_a_doubt(make_verdict: Make, make_evidence: MakeEvidence) -> None:
     alone = tell([make_verdict(evidence=(make_evidence("e", "gpu:h3/4", 1.0, "Xid 79"),))])
     assert any("its only line of evidence" in each for each in alone.would_change)

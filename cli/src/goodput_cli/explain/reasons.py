@@ -95,6 +95,8 @@ def would_change(verdict: Verdict, heard: Mapping[str, Heard]) -> Iterator[str]:
     if verdict.state is VerdictState.RESOLVED:
         yield "nothing any more: it is resolved, and trouble that comes back is told as an incident of its own"
         return
+    for each in verdict.unexplained:
+        yield f"a cause of what this leaves unexplained ({clean(each)}): it may be a second fault"
     for each in verdict.unknown:
         yield f"word from what was not seen ({clean(each)}): it may confirm the verdict or name another"
     rival = max(verdict.alternatives, key=lambda each: each.confidence, default=None)

@@ -145,4 +145,5 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     resolution: str = ""
     unknown: tuple[str, ...] = ()  # sources that were silent, in words
     trouble: Trouble = Trouble.STALLED
+    unexplained: tuple[str, ...] = ()  # alerts that follow from nothing here, in words and counted: maybe a second fault
     culprits: tuple[Culprit, ...] = ()  # all, when one incident has several independent ones; culprit is the first

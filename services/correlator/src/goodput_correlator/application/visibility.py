@@ -116,6 +116,7 @@ class Sight:
             ),
             resolution=self.text(verdict.resolution),
             unknown=tuple(self.text(each) for each in verdict.unknown),
+            unexplained=tuple(self.text(each) for each in verdict.unexplained),
         )
 
     def _culprit(self, culprit: Culprit, verdict: Verdict) -> Culprit:

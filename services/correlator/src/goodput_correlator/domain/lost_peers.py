@@ -25,7 +25,7 @@ def lost_host(case: Case) -> tuple[str, tuple[Observed, ...]] | None:
     told = []
     for each, event in events(case, EventName.NCCL_NET_ERROR):
         if event.attrs.get("kind", "").startswith("connection_") and (peer := event.attrs.get("peer")):
-            host = _host_at(case, peer)
+            host = host_at(case, peer)
             if host is not None and host != each.host and (case.since is None or each.received_at >= case.since):
                 told.append((each, host))
     if not told:
@@ -39,7 +39,7 @@ def lost_host(case: Case) -> tuple[str, tuple[Observed, ...]] | None:
     return most, tuple(each for each, host in first if host == most)
 
 
-def _host_at(case: Case, address: str) -> str | None:
+def host_at(case: Case, address: str) -> str | None:
     """The host of the job that has this address, by the topology or because it is called so."""
     component = case.topology.resolve(None, address)
     hosts = case.placement.hosts if case.placement is not None else ()

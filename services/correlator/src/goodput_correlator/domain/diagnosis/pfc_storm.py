@@ -29,6 +29,7 @@ PCIE_WAIT_PERCENT = 20.0
 DROPS = ("rx_discards_phy", "rx_buffer_passed_thres_phy")
 CITED_VICTIMS = 4
 CITED_LAST = 2
+VICTIMS_SHOWN = 8  # of either sort
 
 
 def diagnose(case: Case) -> tuple[Finding, ...]:
@@ -89,7 +90,7 @@ def _finding(case: Case, pauses: Pauses, origin: Origin, part: float) -> Finding
         decisive=confirmed and part >= 0.5,
         hardware=True,
         action=_action(origin),
-        victims=_relays(pauses, origin),
+        victims=_victims(pauses, origin, loudest),
     )
 
 
@@ -162,19 +163,22 @@ def _words(origin: Origin) -> str:
             return f"the trace leads to {origin.component}, of which nothing more is known"
 
 
-def _relays(pauses: Pauses, origin: Origin) -> tuple[Explained, ...]:
-    found = []
-    for port in sorted(origin.relays):
-        pause = pauses.received.get((port, origin.priority))
-        if pause is not None:
-            found.append(
-                Explained(
-                    component=port,
-                    symptom=f"paused {pause.share:.0%} of the time on priority {origin.priority}",
-                    because=f"it only relays pauses that begin at {origin.component}",
-                )
-            )
-    return tuple(found)
+def _victims(pauses: Pauses, origin: Origin, loudest: list[Pause]) -> tuple[Explained, ...]:
+    """Whoever else is paused: the ports in between, and the adapters of the job that are not cited."""
+    between = [
+        pause for port in sorted(origin.relays) if (pause := pauses.received.get((port, origin.priority))) is not None
+    ]
+    relays = f"it only relays pauses that begin at {origin.component}"
+    mine = f"the trace of its pauses ends at {origin.component}"
+    return (*_paused_ports(between, relays), *_paused_ports(loudest[CITED_VICTIMS:], mine))
+
+
+def _paused_ports(paused: list[Pause], because: str) -> list[Explained]:
+    words = "paused {:.0%} of the time on priority {}"
+    found = [Explained(component=e.port, symptom=words.format(e.share, e.priority), because=because) for e in paused]
+    more = len(found) - VICTIMS_SHOWN
+    rest = Explained(component=None, symptom=f"{more} more ports are paused", because=because)
+    return found if more <= 0 else [*found[:VICTIMS_SHOWN], rest]
 
 
 def _action(origin: Origin) -> Action:
