@@ -155,7 +155,7 @@ def test_a_host_that_is_down_explains_all_that_it_carries() -> None:
     ],
 )
 def test_what_follows_from_a_culprit_names_it(
-    component: str, name: EventName, attrs: dict[str, str], root: str, fault: FaultClass, because: str
+    component: str, name: EventName, attrs: dict[str, Any], root: str, fault: FaultClass, because: str
 ) -> None:
     log = Log()
     log.line(component, name, **attrs)
@@ -175,7 +175,7 @@ def test_what_follows_from_a_culprit_names_it(
         (POD.nics_of_gpu("gpu:h2/1")[0], E.LINK_DOWN, {}),
     ],
 )
-def test_what_does_not_follow_is_said_to_be_unexplained(component: str, name: EventName, attrs: dict[str, str]) -> None:
+def test_what_does_not_follow_is_said_to_be_unexplained(component: str, name: EventName, attrs: dict[str, Any]) -> None:
     log = Log()
     log.line(component, name, **attrs)
     found = log.account(GPU, C.GPU_OFF_BUS)
