@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from goodput_common.contracts.telemetry import EventName
+from goodput_common.contracts.telemetry import EventName, State
 from goodput_common.contracts.verdict import FaultClass, Verdict
 
 Script = Callable[..., Any]
@@ -38,7 +38,14 @@ def killed(log: Any, rank: int, at_s: float, late_s: float = 0.05, **attrs: str)
         f"rank:j/{rank}", EventName.PROCESS_EXITED, at_s, host=host, source="process", late_s=late_s, pid=str(1000 + rank),
         clean="false", **attrs,
     )  # fmt: skip
-    log.state(host, f"rank:j/{rank}", "process", "gone", at_s, "process", pid=str(1000 + rank))
+    gone = State(
+        component=f"rank:j/{rank}",
+        name="process",
+        observed_at=log.clock(host, at_s),
+        value="gone",
+        attrs={"pid": str(1000 + rank)},
+    )
+    log.sample(host, at_s, gone, "process", late_s)
 
 
 def kill_all(log: Any, at_s: float, first: int, **attrs: str) -> None:
@@ -64,7 +71,7 @@ def test_a_silent_rank_that_recovery_ends_after_its_verdict_stays_a_stall(
 def test_a_silent_rank_that_a_watchdog_ends_before_the_verdict_is_a_stall_and_its_end_is_explained(script: Script) -> None:
     """Nobody could say anything before: the broker's log was judged late, or the job has long pauses."""
     log = stalled(script, 31.0, silent=(5,), phases=dict.fromkeys(range(8), "eval"))
-    killed(log, 5, 31.0)
+    killed(log, 5, 31.0, late_s=0.95)
     for second in (31, 32):
         for rank in (0, 1, 2, 3, 4, 6, 7):
             usual = log.step * 4 + 3

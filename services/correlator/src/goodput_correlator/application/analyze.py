@@ -1,8 +1,9 @@
-"""One second at a time: wait until everything received by T is here, judge T, store what was decided, go on.
+"""One grid time after the other: wait until everything received by T is here, judge T, store what was decided, go on.
 
 The grid's place is stored with the verdicts of the same transaction, so after a crash at any line the successor judges
-exactly the seconds that were not stored, from the same evidence. A decision is in memory ahead of the store only between
-`tick` and `commit`; until that commit has gone through no further second is judged.
+exactly what was not stored, from the same evidence. A decision is in memory ahead of the store only between `tick` and
+`commit`; until that commit has gone through nothing further is judged. A grid time between two seconds at which nothing was
+decided is stored with the next whole second.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from goodput_correlator.application.placement import JobBoard
 from goodput_correlator.application.ports import Reign, Store, StoreUnavailable, Tick
 from goodput_correlator.application.sources import Sources
 from goodput_correlator.application.watermark import GRACE_S, smallest
-from goodput_correlator.domain.incidents import GRID_S, Incidents, grid_floor
+from goodput_correlator.domain.grid import GRID, GRID_S, grid_floor
+from goodput_correlator.domain.incidents import Incidents
 
 _log = get_logger(__name__)
 
 SECONDS_A_COMMIT_MAX = 60  # while catching up, seconds without a verdict are stored together
-LOOK_S = 0.1
+LOOK_S = 0.05
 SETTLE_S = ACK_WAIT_S + 1.0  # what a predecessor or a lost connection had in hand comes again within this
-_STEP = timedelta(seconds=GRID_S)
 
 
 class Analyze:
@@ -55,9 +56,10 @@ class Analyze:
         self._metrics = metrics
         self._stored_to = stored_to
         self._settled_at_s = 0.0
+        self._reported_at: datetime | None = None
 
     async def run(self) -> None:
-        """Judge second after second until cancelled. Raises Deposed."""
+        """Judge one grid time after the other until cancelled. Raises Deposed."""
         if self._stored_to is not None:
             self._settle()
         while True:
@@ -94,15 +96,15 @@ class Analyze:
         return True
 
     async def _advance(self, until: datetime) -> None:
-        """Judge every second up to `until` that has not been judged."""
+        """Judge every grid time up to `until` that has not been judged."""
         if self._incidents.judged is None:
             if self._ingest.newest is None:
-                return  # nothing has ever been received: no second to begin with
+                return  # nothing has ever been received: no time to begin with
             await self._judge(until, last=True)
         while self._incidents.judged is not None and self._incidents.judged < until:
-            at = self._incidents.judged + _STEP
+            at = self._incidents.judged + GRID
             await self._judge(at, last=at >= until)
-            await asyncio.sleep(0)  # messages are taken in between the seconds of a long way
+            await asyncio.sleep(0)  # messages are taken in on a long way
 
     async def _judge(self, at: datetime, *, last: bool) -> None:
         """Judge up to `at` and store the outcome. On a long way, seconds without a verdict are stored with later ones."""
@@ -114,7 +116,7 @@ class Analyze:
         if judged is None:
             return
         unstored_s = (judged - self._stored_to).total_seconds() if self._stored_to else float("inf")
-        if verdicts or last or unstored_s >= SECONDS_A_COMMIT_MAX:
+        if verdicts or (last and unstored_s >= 1.0) or unstored_s >= SECONDS_A_COMMIT_MAX:
             await self._commit(
                 Tick(previous=self._stored_to, now=judged, verdicts=verdicts, jobs=self._board.take_changed())
             )
@@ -149,9 +151,14 @@ class Analyze:
             )
 
     def _report(self) -> None:
+        """How far it is, and once a second the rest."""
+        judged = self._incidents.judged
         now = self._ingest.broker_clock.at(self._clock.now())
-        if self._stored_to is not None:
-            self._metrics.lag_s.set((now - self._stored_to).total_seconds())
+        if judged is not None:
+            self._metrics.lag_s.set((now - judged).total_seconds())
+        if self._reported_at is not None and timedelta(0) <= now - self._reported_at < timedelta(seconds=1):
+            return
+        self._reported_at = now
         self._metrics.overflow.set(self._incidents.overflow + self._board.left_out)
         counts = self._sources.unknown(now)
         self._metrics.unknown.clear()
@@ -159,15 +166,15 @@ class Analyze:
             self._metrics.unknown.labels(source).set(count)
 
     def _pause_s(self) -> float:
-        """Until the next second can be due; short when it is overdue."""
+        """Until the next grid time can be due; short when it is overdue."""
         if self._incidents.judged is None:
             return LOOK_S
-        due = self._incidents.judged + _STEP + timedelta(seconds=GRACE_S)
+        due = self._incidents.judged + GRID + timedelta(seconds=GRACE_S)
         left_s = (due - self._ingest.broker_clock.at(self._clock.now())).total_seconds()
         return min(GRID_S + GRACE_S, left_s + 0.005) if left_s > 0 else LOOK_S
 
 
 def _last_before(bound: datetime) -> datetime:
-    """The last grid second strictly before `bound`."""
+    """The last grid time strictly before `bound`."""
     floor = grid_floor(bound)
-    return floor - _STEP if floor == bound else floor
+    return floor - GRID if floor == bound else floor

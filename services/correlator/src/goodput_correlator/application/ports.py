@@ -101,7 +101,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """What one or more grid seconds have decided: `previous` is where the grid stood, `now` where it stands after."""
+    """What one or more grid times have decided: `previous` is where the grid stood, `now` where it stands after."""
 
     previous: datetime | None
     now: datetime

@@ -1,6 +1,6 @@
 """Up to which moment everything that the broker has is also here.
 
-A grid second T may be analysed only when no message with `received_at <= T` can still turn up, else a replay of the same
+A grid time T may be analysed only when no message with `received_at <= T` can still turn up, else a replay of the same
 log would see evidence that the live run did not. Each subscription gives a bound (exclusive) from two observations:
 
 * *Order.* A stream is handed out in the order in which the broker received it. Everything before the oldest message
@@ -92,9 +92,3 @@ def smallest(bounds: list[StreamBound]) -> datetime | None:
     each = [bound.bound for bound in bounds]
     known = [bound for bound in each if bound is not None]
     return min(known) if known and len(known) == len(each) else None
-
-
-def next_second(at: datetime) -> datetime:
-    """The first grid second that is not before `at`."""
-    whole = at.replace(microsecond=0)
-    return whole if whole == at else whole + timedelta(seconds=1)

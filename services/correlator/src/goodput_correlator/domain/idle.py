@@ -18,6 +18,7 @@ from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.clues import CLOCK_DOUBT_S, ranks_on
 from goodput_correlator.domain.finding import Diagnosis
+from goodput_correlator.domain.grid import GRID
 from goodput_correlator.domain.host_timeline import HostTimeline
 from goodput_correlator.domain.ranking import decide
 from goodput_correlator.domain.timeline import JobTimeline
@@ -68,6 +69,11 @@ class IdleHardware:
                 self._named[culprit.component] = (verdict.incident, at)
         while len(self._named) > KNOWN_MAX:
             self._named.popitem(last=False)
+
+    def ripens(self, at: datetime) -> bool:
+        """Whether an error became ripe since the grid time before `at`."""
+        newest, oldest = at - timedelta(seconds=WAIT_S), at - timedelta(seconds=WAIT_S) - GRID
+        return any(oldest < first.received_at <= newest for first in self._watched.values())
 
     def due(
         self,

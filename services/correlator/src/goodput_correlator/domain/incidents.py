@@ -1,20 +1,21 @@
 """All incidents of one fabric: messages in, new versions of verdicts out, a function of the log alone.
 
-Time is a grid of whole seconds. At grid time T everything received by the broker up to T is read in the order
-`(received_at, id)`, doubles left out (`arrivals`, `remembered`), and then every job is judged once (`judging`). So the order
-and the number of deliveries cannot matter, as long as T is only judged after all that was received by T has been seen (the
-caller's watermark).
+Time is a grid of quarters of a second. At grid time T everything received by the broker up to T is read in the order
+`(received_at, id)`, doubles left out (`arrivals`, `remembered`), and then it is judged (`judging`): at a whole second every
+job, between two of them what cannot wait (`pressing`). So the order and the number of deliveries cannot matter, as long as T
+is only judged after all that was received by T has been seen (the caller's watermark).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from goodput_common.contracts.telemetry import TelemetryBatch
 from goodput_common.contracts.verdict import Verdict
 from goodput_correlator.domain.arrivals import REMEMBER_IDS_S, Arrivals
 from goodput_correlator.domain.case import MessageLike, Observed, ordered, unpack
+from goodput_correlator.domain.grid import GRID, GRID_S, grid_floor
 from goodput_correlator.domain.judging import JOB_FORGET_S, Judging
 from goodput_correlator.domain.remembered import KEPT, LOOK_BACK_S, Batch, Remembered
 from goodput_correlator.domain.timeline import Noted
@@ -22,14 +23,9 @@ from goodput_topology.graph import Fabric
 
 __all__ = ["GRID_S", "JOB_FORGET_S", "LOOK_BACK_S", "REMEMBER_IDS_S", "Incidents", "grid_floor"]
 
-GRID_S = 1
 TOPOLOGIES_MAX = 16  # graphs that wait for their grid time; beyond it the oldest is in force at once
 JOBS_MAX = 10_000
 HOSTS_MAX = 100_000
-
-
-def grid_floor(at: datetime) -> datetime:
-    return datetime.fromtimestamp(int(at.timestamp()), UTC)
 
 
 class Incidents:
@@ -99,15 +95,16 @@ class Incidents:
         """Judge every grid time up to `now` that has not been judged. Returns the new versions in order."""
         out: list[Verdict] = []
         until = grid_floor(now)
-        at = self._judged + timedelta(seconds=GRID_S) if self._judged else self._first(until)
+        at = self._judged + GRID if self._judged else self._first(until)
         while at <= until:
             if not self._known.jobs and not self._known.hosts and not self._judging.open:
                 at = max(at, min(until, self._first(until)))  # nothing known: skip to where something is
             self._read(at)
-            self._known.tidy(at)
+            if not at.microsecond:
+                self._known.tidy(at)
             out += self._judging.judge(self._known, at)
             self._judged = at
-            at += timedelta(seconds=GRID_S)
+            at += GRID
         return out
 
     # ------------------------------------------------------------------------------------------------- restoring
@@ -168,7 +165,7 @@ class Incidents:
         if earliest is None:
             return until
         first = grid_floor(earliest)
-        return first if first == earliest else first + timedelta(seconds=GRID_S)
+        return first if first == earliest else first + GRID
 
     def _read(self, at: datetime, *, old_too: bool = False) -> None:
         """Everything received up to `at` that has not been read."""

@@ -1,10 +1,12 @@
-"""Each job, once a grid second: is it in trouble, who is to blame, is there anything new to say, is it over?
+"""Each job, once a second: is it in trouble, who is to blame, is there anything new to say, is it over?
 
 A job is judged when its steps stand still longer than is usual for it, or take clearly longer than is usual. Hard evidence
 (a GPU off the bus, a link down, a process gone) speeds the judgement up; without it, dumps are waited for. Hardware that
 fails without a job on it is judged by itself (`idle`).
 
-A job whose steps go on costs next to nothing: a thousand of them are looked at in a few milliseconds.
+A job whose steps go on costs next to nothing: a thousand of them are looked at in a few milliseconds. The grid is finer than
+a second (`GRID_S`): at its times between two seconds only that is judged for which something decisive has just come in
+(`pressing`), so that a culprit is named soon after the evidence against it arrived.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from goodput_correlator.domain.case import Observed
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.idle import IdleHardware
 from goodput_correlator.domain.pace import SLOW_WINDOWS
+from goodput_correlator.domain.pressing import just_slow, looked_before, pressing
 from goodput_correlator.domain.ranking import decide
 from goodput_correlator.domain.remembered import Remembered
 from goodput_correlator.domain.timeline import JobTimeline
@@ -72,6 +75,13 @@ class Judging:
     def judge(self, known: Remembered, at: datetime) -> list[Verdict]:
         """The new versions of one grid time, in order. Jobs that nobody speaks of any more are forgotten."""
         out: list[Verdict] = []
+        if at.microsecond:
+            for job in pressing(known, at, self._named):
+                verdict = self._job(known, job, at)
+                if verdict is not None:
+                    out.append(verdict)
+                    self._idle.named(verdict, at)
+            return out + self._hardware(known, at) if self._idle.ripens(at) else out
         for name in sorted(known.jobs):
             job = known.jobs[name]
             verdict = self._job(known, job, at)
@@ -91,6 +101,10 @@ class Judging:
             if gone and verdict.published_at < at - timedelta(seconds=JOB_FORGET_S):
                 out.append(self._close(known, verdict, at, NOBODY_SPEAKS))
         return out + self._hardware(known, at)
+
+    def _named(self, job: str) -> bool:
+        """Whether an open incident of the job names a culprit: it is looked at again at a pace of its own."""
+        return job in self._of_job and bool(self._open[self._of_job[job]].culprits)
 
     # ------------------------------------------------------------------------------------------------- jobs
 
@@ -123,8 +137,11 @@ class Judging:
 
     def _slow(self, known: Remembered, job: JobTimeline, previous: Verdict | None, at: datetime) -> Verdict | None:
         """Steps go on, more slowly than usual. Nobody is named without evidence, and nothing is said without a name. Pace is
-        measured in windows of several seconds, and storage may slow down all jobs at once: each has its second in turn."""
-        if (int(at.timestamp()) + crc32(job.job.encode())) % SLOW_S:
+        measured in windows of several seconds, and storage may slow down all jobs at once: each has its second in turn, and
+        a look as soon as it is known to be slow."""
+        if at.microsecond or (previous is None and just_slow(job, looked_before(job, at))):
+            pass  # it is pressing
+        elif (int(at.timestamp()) + crc32(job.job.encode())) % SLOW_S:
             return None
         if previous is not None and (
             previous.trouble is not Trouble.SLOW or not self._worth_another_look(known, job, previous, at)

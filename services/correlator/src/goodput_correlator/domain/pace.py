@@ -114,6 +114,11 @@ class JobPace:
         return Slow(self._slow_since, usual_ms, now_ms, len(self._slow))
 
     @property
+    def closed_at(self) -> datetime | None:
+        """When the last window ended."""
+        return self._began if self.windows else None
+
+    @property
     def fine_windows(self) -> int:
         """How many windows in a row were as fast as usual."""
         return self._fine
