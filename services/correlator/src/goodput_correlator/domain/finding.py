@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind, host_of, kind_of
 from goodput_common.contracts.verdict import Action, Affected, Alternative, Culprit, Evidence, Explained, FaultClass
+from goodput_correlator.domain.calibration import Grounds
 
 ENGINE_VERSION = "1"
 
@@ -66,7 +67,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The answer for one case. `culprits` holds all independent roots, the most certain first; empty means undetermined."""
+    """The answer for one case. `culprits` holds all independent roots, the most certain first; empty means undetermined, or
+    no hardware fault. `grounds`: what `confidence` was made from."""
 
     fault_class: FaultClass
     culprits: tuple[Culprit, ...]
@@ -81,3 +83,4 @@ class Diagnosis:
     decisive: bool = False
     settled: bool = False
     unknown: tuple[str, ...] = field(default=())
+    grounds: Grounds | None = None

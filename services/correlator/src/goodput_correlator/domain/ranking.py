@@ -5,9 +5,10 @@
    joint culprits; the others are rivals, and each takes a share of the certainty according to its odds.
 3. *No hardware fault* is an answer like the others, without a component: it competes with them, and gives way to hardware
    that is clearly broken, whatever exceptions that brought about.
-4. Below `NAMED_MIN` nobody is named: the answer is *undetermined*, with the rivals as alternatives.
-
-Confidence is meant as a probability, and is never higher than the evidence of the finding itself supports.
+4. What its share of the certainty is worth was counted on incidents (`calibration`): confidence is the probability that the
+   culprit is right, that of an alternative that it is this one, and together they are at most 1.
+5. Below `NAMED_MIN` nobody is named: the answer is *undetermined*, with the rivals as alternatives. Its confidence is the
+   probability that no component can be named: none of those listed, and none that more evidence would show.
 """
 
 from __future__ import annotations
@@ -17,33 +18,36 @@ from dataclasses import replace
 from datetime import datetime
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind
-from goodput_common.contracts.telemetry import CollectorHeartbeat, EventName, SourceStatus
-from goodput_common.contracts.verdict import Affected, Alternative, Evidence, Explained, FaultClass
+from goodput_common.contracts.telemetry import CollectorHeartbeat, SourceStatus
+from goodput_common.contracts.verdict import Affected, Alternative, Evidence, FaultClass, Trouble
 from goodput_correlator.domain.blame import analysis
+from goodput_correlator.domain.calibration import CALIBRATION, Grounds, Way, against, divided, odds
 from goodput_correlator.domain.case import Case
 from goodput_correlator.domain.causal import CAUSE_SCORE_MIN, follows, of_the_application
-from goodput_correlator.domain.clues import events, first_seen
+from goodput_correlator.domain.clues import first_seen
 from goodput_correlator.domain.diagnosis import ENGINES, SLOW_ENGINES, undetermined
 from goodput_correlator.domain.finding import Diagnosis, Finding
 from goodput_correlator.domain.rivals import why_not
+from goodput_correlator.domain.victims import consequence, victims, waiting
 
-NAMED_MIN = 0.45
+NAMED_MIN = 0.45  # of the calibrated confidence, where the service is not told otherwise (`named_min`)
 JOINT_MIN = 0.7
 JOINT_GAP = 0.15  # joint culprits are about equally certain; what is clearly weaker may be a misread consequence
+HALF = 0.5  # from files: nobody is more than half likely by what is missing
 DOUBTFUL_MIN = 0.4  # from files: also shown, as a verdict of its own with that confidence
 ALTERNATIVES_MAX = 8
 EVIDENCE_MAX = 24
 EXPLAINED_MAX = 40
-WAITING_MAX = 24
 UNKNOWN_FACTOR = 0.95
+NOBODY_MAX = 0.9
 BROKEN_FACTOR = 0.5  # what is left of "it is the application" beside hardware that is broken
 
 
-def decide(case: Case) -> Diagnosis | None:
-    """One diagnosis, or None where nothing is wrong."""
+def decide(case: Case, named_min: float | None = None) -> Diagnosis | None:
+    """One diagnosis, or None where nothing is wrong. `named_min`: what is less likely is not named, but undetermined."""
     engines = SLOW_ENGINES if case.slow is not None else ENGINES
     findings = [finding for engine in engines for finding in engine(case)]
-    return weigh(case, findings) if findings else None
+    return weigh(case, findings, named_min) if findings else None
 
 
 def decide_each(case: Case) -> list[Diagnosis]:
@@ -58,11 +62,14 @@ def decide_each(case: Case) -> list[Diagnosis]:
     for finding in _standing_alone(findings)[0]:
         if finding.component is None or finding.component in named or finding.score < DOUBTFUL_MIN or not best.culprits:
             continue
-        also.append(_diagnosis(case, [finding], [], [], min(finding.score, 0.5) if not finding.hardware else finding.score))
+        score = finding.score if finding.hardware else min(finding.score, HALF)
+        grounds = _grounds(case, Way.DECISIVE if finding.decisive else Way.INDIRECT, score)
+        also.append(_diagnosis(case, [finding], [], [], grounds))
     return [best, *also]
 
 
-def weigh(case: Case, findings: list[Finding]) -> Diagnosis:
+def weigh(case: Case, findings: list[Finding], named_min: float | None = None) -> Diagnosis:
+    least = NAMED_MIN if named_min is None else named_min
     standing, consequences = _standing_alone(findings)
     ranked = sorted((f for f in standing if f.component is not None), key=_rank)
     application = _application(findings, ranked)
@@ -71,25 +78,45 @@ def weigh(case: Case, findings: list[Finding]) -> Diagnosis:
         explained = {id(f) for f, _, _ in aside}
         ranked = [f for f in ranked if id(f) not in explained]
         consequences += aside
-        confidence = _share(application, ranked)
-        if confidence >= NAMED_MIN and (not ranked or application.score >= ranked[0].score):
-            return _diagnosis(case, [application], ranked, consequences, confidence)
+        bound = against(application.score, [f.score for f in ranked])
+        grounds = _grounds(case, Way.APPLICATION, _share(application, ranked), bound)
+        if probability(case, grounds) >= least and (not ranked or application.score >= ranked[0].score):
+            return _diagnosis(case, [application], ranked, consequences, grounds)
     if not ranked:
-        return _nobody(case, findings, [])
+        return _nobody(case, findings, [], 0.0)
     best = ranked[0]
     joint = [best]
     for finding in ranked[1:]:
         if finding.score >= max(JOINT_MIN, best.score - JOINT_GAP) and all(_together(finding, other) for other in joint):
             joint.append(finding)
-    rivals = [f for f in ranked if f not in joint and not set(f.ranks) & set(best.ranks)]
-    confidence = _share(best, [*rivals, application] if application is not None else rivals)
-    unknown = _unknown(case, best)
-    if unknown and not best.hardware:
-        confidence *= UNKNOWN_FACTOR
-    if confidence < NAMED_MIN:
-        return _nobody(case, findings, ranked)
     others = [f for f in ranked if f not in joint]
-    return _diagnosis(case, joint, others, consequences, confidence)
+    else_ = [application] if application is not None else []
+    raw = _share(best, [*(f for f in others if not set(f.ranks) & set(best.ranks)), *else_])
+    if not best.hardware and _unknown(case, best):
+        raw *= UNKNOWN_FACTOR
+    bound = against(best.score, [f.score for f in (*others, *else_) if not _carried(f, best)])
+    grounds = _grounds(case, Way.DECISIVE if best.decisive else Way.INDIRECT, raw, bound)
+    if (confidence := probability(case, grounds)) < least:
+        return _nobody(case, findings, ranked, confidence)
+    return _diagnosis(case, joint, others, consequences, grounds)
+
+
+def probability(case: Case, grounds: Grounds) -> float:
+    """How likely it is that the verdict is right. Files are no running job: nothing was counted on them, and the score of
+    what they hold stands for itself."""
+    return min(grounds.raw, grounds.bound) if case.offline else CALIBRATION.probability(grounds)
+
+
+def _grounds(case: Case, way: Way, raw: float, bound: float = 1.0) -> Grounds:
+    hosts = len(case.placement.hosts) if case.placement is not None else 0
+    return Grounds(
+        way=way,
+        raw=raw,
+        bound=bound,
+        trouble=Trouble.SLOW if case.slow is not None else Trouble.IDLE if case.job is None else Trouble.STALLED,
+        silent_share=round(len(case.silent_hosts) / hosts, 3) if hosts else 0.0,
+        unseen=len(_unknown(case, None)),
+    )
 
 
 def _application(findings: Iterable[Finding], standing: Iterable[Finding]) -> Finding | None:
@@ -135,37 +162,46 @@ def _together(one: Finding, other: Finding) -> bool:
     return one.fault_class is other.fault_class or ranks_both
 
 
-def _odds(score: float) -> float:
-    return score / max(0.02, 1.0 - score)
+def _carried(finding: Finding, best: Finding) -> bool:
+    """Whether it is about what the broken hardware carries: that speaks for it rather than against it."""
+    return best.hardware and not finding.hardware and bool(set(finding.ranks) & set(best.ranks))
 
 
 def _share(best: Finding, rivals: Iterable[Finding]) -> float:
-    mine = _odds(best.score)
-    others = _odds(undetermined.SCORE) + sum(_odds(rival.score) for rival in rivals)
+    mine = odds(best.score)
+    others = odds(undetermined.SCORE) + sum(odds(rival.score) for rival in rivals)
     return min(best.score, mine / (mine + others))
 
 
-def _nobody(case: Case, findings: list[Finding], ranked: list[Finding]) -> Diagnosis:
+def _alternatives(left: float, findings: list[Finding], best: Finding | None) -> tuple[Alternative, ...]:
+    """The runners-up, by how likely they are; of several ways to blame one component for the same, the first."""
+    shown: dict[tuple[ComponentId | None, FaultClass], Alternative] = {}
+    shares = divided(left, [finding.score for finding in findings], undetermined.SCORE)
+    for finding, share in zip(findings, shares, strict=True):
+        key = (finding.component, finding.fault_class)
+        because = why_not(finding, best)
+        each = Alternative(component=key[0], fault_class=key[1], confidence=round(share, 3), because=because)
+        shown.setdefault(key, each)
+    return tuple(shown.values())[:ALTERNATIVES_MAX]
+
+
+def _nobody(case: Case, findings: list[Finding], ranked: list[Finding], likely: float) -> Diagnosis:
+    """Undetermined. `likely`: the probability of the first of `ranked`, which is too little."""
     honest = next((f for f in findings if f.fault_class is FaultClass.UNDETERMINED), None)
     evidence: list[Evidence] = list(honest.evidence) if honest else []
     for finding in ranked[:3]:
         evidence += finding.evidence[:3]
-    total = sum(_odds(f.score) for f in ranked) + _odds(undetermined.SCORE)
-    alternatives = tuple(
-        Alternative(
-            component=f.component,
-            fault_class=f.fault_class,
-            confidence=round(min(f.score, _odds(f.score) / total), 3),
-            because=why_not(f, None),
-        )
-        for f in ranked[:ALTERNATIVES_MAX]
-    )
+    unseen = odds(undetermined.SCORE)
+    raw = min(NOBODY_MAX, unseen / (unseen + sum(odds(f.score) for f in ranked)))
+    grounds = _grounds(case, Way.NOBODY, raw, 1.0 - likely)
+    confidence = probability(case, grounds)
+    alternatives = _alternatives(1.0 - confidence, ranked, None)
     action = honest.action if honest and honest.action else ranked[0].action if ranked else None
     assert action is not None
     return Diagnosis(
         fault_class=FaultClass.UNDETERMINED,
         culprits=(),
-        confidence=round(min(0.9, _odds(undetermined.SCORE) / total), 3),
+        confidence=round(confidence, 3),
         alternatives=alternatives,
         evidence=_unique(evidence),
         explained=(),
@@ -174,6 +210,7 @@ def _nobody(case: Case, findings: list[Finding], ranked: list[Finding]) -> Diagn
         first_evidence_at=_first(case, evidence),
         engine=undetermined.ENGINE,
         unknown=_unknown(case, None),
+        grounds=grounds,
     )
 
 
@@ -182,28 +219,23 @@ def _diagnosis(
     joint: list[Finding],
     others: list[Finding],
     consequences: list[tuple[Finding, Finding, str]],
-    confidence: float,
+    grounds: Grounds,
 ) -> Diagnosis:
     best = joint[0]
     evidence = [each for finding in joint for each in finding.evidence]
     culprit_ranks = {rank for finding in joint for rank in finding.ranks}
-    shown: dict[tuple[ComponentId | None, FaultClass], Alternative] = {}
-    for finding in others:
-        key = (finding.component, finding.fault_class)
-        certainty = round(finding.score * 0.9, 3)
-        because = why_not(finding, best)
-        shown.setdefault(key, Alternative(component=key[0], fault_class=key[1], confidence=certainty, because=because))
-    explained = [_consequence(effect, because) for effect, _, because in consequences]
-    explained += [_consequence(finding, finding.history) for finding in others if finding.history]
+    confidence = probability(case, grounds)
+    explained = [consequence(effect, because) for effect, _, because in consequences]
+    explained += [consequence(finding, finding.history) for finding in others if finding.history]
     explained += [each for finding in joint for each in finding.victims]
-    explained += _victims(case, best)
-    explained += _waiting(case, culprit_ranks, best.because)
+    explained += victims(case, best)
+    explained += waiting(case, culprit_ranks, best.because)
     assert best.action is not None
     return Diagnosis(
         fault_class=best.fault_class,
         culprits=tuple(finding.culprit for finding in joint if finding.component is not None),
         confidence=round(confidence, 3),
-        alternatives=tuple(shown.values())[:ALTERNATIVES_MAX],
+        alternatives=_alternatives(1.0 - confidence, others, best),
         evidence=_unique(evidence),
         explained=tuple(explained[:EXPLAINED_MAX]),
         affected=_affected(case, joint),
@@ -213,6 +245,7 @@ def _diagnosis(
         decisive=best.decisive,
         settled=best.settled,
         unknown=_unknown(case, best),
+        grounds=grounds,
     )
 
 
@@ -221,58 +254,6 @@ def _unique(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
     for each in sorted(evidence, key=lambda e: (-e.weight, e.observed_at, e.event_id)):
         kept.setdefault((each.event_id, each.component), each)
     return tuple(kept.values())[:EVIDENCE_MAX]
-
-
-def _consequence(effect: Finding, because: str) -> Explained:
-    first = effect.evidence[0].excerpt if effect.evidence else effect.fault_class.value
-    return Explained(component=effect.component, symptom=f"{effect.fault_class.value}: {first}"[:300], because=because)
-
-
-def _victims(case: Case, best: Finding) -> list[Explained]:
-    """Lines that look like faults of their own and are not."""
-    found: dict[tuple[str, str], Explained] = {}
-    for _, event in events(case, EventName.XID, EventName.NCCL_NET_ERROR, EventName.NCCL_WATCHDOG):
-        component = case.topology.canonical(event.component)
-        if component == best.component:
-            continue
-        if event.name is EventName.XID and event.attrs.get("impact") == "victim":
-            cause = event.attrs.get("cause")
-            because = (
-                f"the line itself names its cause: Xid {cause}" if cause else "channels are removed when a job is torn down"
-            )
-        elif event.name is EventName.NCCL_NET_ERROR:
-            because = "its transfer partner did not answer; the error names two ends, and neither need be guilty"
-        elif event.name is EventName.NCCL_WATCHDOG:
-            because = "every rank of the job reports the time-out of the collective that it waits in"
-        else:
-            continue
-        key = (component, event.name.value)
-        found.setdefault(
-            key, Explained(component=component, symptom=(event.excerpt or event.name.value)[:300], because=because)
-        )
-    return list(found.values())[:12]
-
-
-def _waiting(case: Case, culprits: set[int], because: str) -> list[Explained]:
-    """Every rank that stands still, and how that follows: by whom it waits for, else by what stops its collectives."""
-    if not case.stalled:
-        return []
-    view = analysis(case)
-    chain = view.blame.graph.follow(culprits)
-    found = []
-    for rank in sorted(view.blame.stuck - culprits):
-        if rank in chain:
-            blocker, key, direct = chain[rank]
-            reason = f"it waits for rank {blocker}" if direct else f"it waits for rank {blocker}, which waits itself"
-        else:
-            key, reason = view.standings.known[rank].pending[0].key, because
-        what = view.standings.describe(key)
-        found.append(Explained(component=case.rank_component(rank), symptom=f"stands still in {what}", because=reason))
-    if len(found) > WAITING_MAX:
-        more = len(found) - WAITING_MAX
-        rest = Explained(component=None, symptom=f"{more} more ranks stand still", because="they wait in the same way")
-        found = [*found[:WAITING_MAX], rest]
-    return found
 
 
 def _affected(case: Case, findings: Iterable[Finding]) -> Affected:
