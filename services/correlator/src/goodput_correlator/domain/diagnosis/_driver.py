@@ -8,22 +8,30 @@ A driver that is unloaded or exchanged takes all GPUs of its host at once. GPUs 
 the job uses on a host, two at least, stop answering together, it is what they share. The processes themselves may say so:
 the CUDA runtime ends them with "driver shutting down". Readings that time out are no proof: a driver that waits for one
 hung GPU lets all wait that ask it, so there must be a word of the driver, too, and none of a hung firmware.
+
+Log lines get lost, and what NVML says is told again. A GPU that it calls lost is lost, with or without a line. One GPU alone
+that it has no answer from, since the job stands still, is a GPU that the driver waits for - unless the process was handed
+an error instead of being let wait: then the driver knows that the GPU is gone.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 from goodput_common.contracts.ids import ComponentId, host_of, normal_pci
 from goodput_common.contracts.job import RankExited
 from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_correlator.domain.case import Case, Observed
-from goodput_correlator.domain.clues import canonical, events, gpu_of, states
+from goodput_correlator.domain.clues import canonical, events, gpu_of, gpus_of_job, ranks_on, states
 from goodput_correlator.domain.diagnosis._device import Seen, by_component
 
 GSP = frozenset({"119", "120"})
 TOGETHER_MIN = 2
 TOGETHER_SHARE = 0.5  # of the GPUs that the job uses on the host
+TOLD_BEFORE_S = 5.0  # a reading may be this much older than the first step that did not come
+DEVICE_ERROR = re.compile(r"CUDA (?:driver )?error|AcceleratorError|GPU is lost", re.IGNORECASE)
+_MEMORY = re.compile(r"ECC|uncorrectable", re.IGNORECASE)
 _NO_INIT = re.compile(r"rm_?init_?adapter", re.IGNORECASE)
 _DRIVER_GONE = re.compile(r"driver shutting down|CUDA driver initiali[sz]ation failed|driver not loaded", re.IGNORECASE)
 
@@ -70,6 +78,53 @@ def driver_words(case: Case) -> dict[int, Observed]:
         rank: left
         for rank, left in case.exits.items()
         if isinstance(left.fact, RankExited) and not left.fact.clean and _DRIVER_GONE.search(left.fact.reason)
+    }
+
+
+def told_lost(case: Case) -> dict[ComponentId, Observed]:
+    """The GPUs of a job that stands still which NVML calls lost."""
+    return _told(case, "lost")
+
+
+def unanswering(case: Case) -> dict[ComponentId, Observed]:
+    """The GPUs of a job that stands still which NVML has had no answer from since then, while others of the same host answer
+    it."""
+    found: dict[ComponentId, Observed] | None = case.memo.get("gpus_unanswering")
+    if found is None:
+        told = _told(case, "unreadable")
+        hosts = [host_of(gpu) for gpu in told]
+        found = case.memo["gpus_unanswering"] = {
+            gpu: each for gpu, each in told.items() if hosts.count(host_of(gpu)) == 1 and _others_answer(case, gpu)
+        }
+    return found
+
+
+def _others_answer(case: Case, gpu: ComponentId) -> bool:
+    others = case.topology.gpus_of_host(host_of(gpu) or "")
+    return any(_presence(case, other) == "present" for other in others if other != gpu)
+
+
+def handed_an_error(case: Case, gpu: ComponentId) -> dict[int, Observed]:
+    """The ranks on a GPU that were ended by an error of the device, which is not about its memory."""
+    return {
+        rank: left
+        for rank in ranks_on(case, gpu)
+        if (left := case.exits.get(rank)) is not None
+        and isinstance(left.fact, RankExited)
+        and not left.fact.clean
+        and DEVICE_ERROR.search(left.fact.reason)
+        and not (_MEMORY.search(left.fact.reason) or _DRIVER_GONE.search(left.fact.reason))
+    }
+
+
+def _told(case: Case, presence: str) -> dict[ComponentId, Observed]:
+    if case.stalled_since is None:
+        return {}
+    since = case.stalled_since - timedelta(seconds=TOLD_BEFORE_S)
+    return {
+        gpu: told
+        for gpu in gpus_of_job(case)
+        if _presence(case, gpu) == presence and (told := states(case)[gpu, "gpu"]).received_at >= since
     }
 
 

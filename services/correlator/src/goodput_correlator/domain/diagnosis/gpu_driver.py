@@ -11,21 +11,24 @@ from __future__ import annotations
 from goodput_common.contracts.ids import ComponentId, host_id
 from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, Explained, FaultClass
-from goodput_correlator.domain.case import Case
+from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import EVIDENCE_PER_FINDING, canonical, cite, events, states, symptoms_of
 from goodput_correlator.domain.diagnosis import gpu_memory, nvlink
 from goodput_correlator.domain.diagnosis._device import Seen, by_component, device_finding
 from goodput_correlator.domain.diagnosis._driver import (
     GSP,
     driver_words,
+    handed_an_error,
     held_by_driver,
     hosts_without_driver,
     lost_lines,
     not_initialised,
+    unanswering,
 )
 from goodput_correlator.domain.finding import Finding
 
 ENGINE = "gpu_driver"
+UNANSWERING = 0.75
 MACHINE = frozenset({"node_reboot", "system_reboot", "bus_reset"})
 ELSEWHERE = frozenset({"79", "74", "45", "154"}) | nvlink.NVLINK5 | gpu_memory.SCORES.keys()
 
@@ -49,8 +52,29 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         )
         for gpu, errors in by_component(case, seen).items()
     ]
+    named = {finding.component for finding in found if finding is not None} | lost_lines(case).keys()
+    found += [_waited_for(case, gpu, told) for gpu, told in unanswering(case).items() if gpu not in named]
     hosts = [_host(case, host, gpus) for host, gpus in hosts_without_driver(case).items()]
     return (*hosts, *(each for each in found if each is not None))
+
+
+def _waited_for(case: Case, gpu: ComponentId, told: Observed) -> Finding | None:
+    """No line says why, but NVML gets no answer from this GPU and from its neighbours it does."""
+    if handed_an_error(case, gpu):
+        return None
+    return device_finding(
+        case,
+        gpu,
+        [],
+        fault_class=FaultClass.GPU_DRIVER,
+        engine=ENGINE,
+        score=UNANSWERING,
+        why=_why,
+        because="its driver does not answer, and so it is with every call of its process",
+        action=_action(case, gpu, []),
+        decisive=False,
+        more=(cite(told, "NVML has no answer from it, and from the other GPUs of this host it has", UNANSWERING, gpu),),
+    )
 
 
 def _host(case: Case, host: str, gpus: tuple[ComponentId, ...]) -> Finding:

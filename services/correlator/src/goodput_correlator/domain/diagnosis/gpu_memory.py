@@ -2,18 +2,22 @@
 
 63 (a row will be remapped at the next reset) is routine by itself. It counts when the rank on that GPU ended with an ECC
 error. A contained error (94) kills the application and leaves the GPU usable; the others ask for a reset.
+
+The board counts such errors as well, and remembers a row that it could not put out of use: that is told by NVML, where the
+kernel's line was not seen.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
-from goodput_common.contracts.ids import gpu_id
+from goodput_common.contracts.ids import ComponentId, gpu_id
 from goodput_common.contracts.job import RankExited
-from goodput_common.contracts.telemetry import Event, EventName
+from goodput_common.contracts.telemetry import Event, EventName, State
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.clues import cite, events, ranks_on
+from goodput_correlator.domain.clues import cite, events, gpus_of_job, ranks_on, states
 from goodput_correlator.domain.diagnosis._device import by_component, device_finding
 from goodput_correlator.domain.finding import Finding
 
@@ -29,6 +33,9 @@ MEANINGS = {
     "171": "Xid 171: uncorrectable DRAM error",
     "172": "Xid 172: uncorrectable SRAM error",
 }
+COUNTED = 0.82  # by the board's own counts alone
+COUNTED_BEFORE_S = 8.0  # boards are read every few seconds
+COUNTERS = ("ecc_uncorrected_volatile_total", "ecc_uncorrected_aggregate_total", "remapped_rows_uncorrectable")
 _ECC = re.compile(r"ECC error|uncorrectable", re.IGNORECASE)
 
 
@@ -69,6 +76,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             )
         )
     found.extend(_without_log(case, rank) for rank in sorted(complaints.keys() - explained))
+    named = {each.component for each in found if each is not None}
+    found.extend(_counted(case, gpu) for gpu in gpus_of_job(case) if gpu not in named)
     return tuple(each for each in found if each is not None)
 
 
@@ -91,6 +100,40 @@ def _without_log(case: Case, rank: int) -> Finding | None:
         action=Action(
             kind=ActionKind.DRAIN_AND_RESUME, target=gpu, reason="drain the node and resume from the last checkpoint"
         ),
+    )
+
+
+def _counted(case: Case, gpu: ComponentId) -> Finding | None:
+    """The board has counted an error, or failed to put a row out of use, since shortly before the job stands still: whether
+    or not the kernel's line was seen."""
+    if case.stalled_since is None:
+        return None
+    since = case.stalled_since - timedelta(seconds=COUNTED_BEFORE_S)
+    more = [
+        cite(rise.facts[-1], "its own count of errors that could not be corrected rose", COUNTED, gpu)
+        for name in COUNTERS
+        if name in case.measurements.names(gpu) and (rise := case.measurements.rise(gpu, name, since)).facts
+    ]
+    row = states(case).get((gpu, "row_remap"))
+    if row is not None and isinstance(row.fact, State) and row.received_at >= since and row.fact.value == "failed":
+        more.append(cite(row, "a row of its memory could not be put out of use", COUNTED, gpu))
+    if not more:
+        return None
+    return device_finding(
+        case,
+        gpu,
+        [],
+        fault_class=FaultClass.GPU_MEMORY,
+        engine=ENGINE,
+        score=COUNTED,
+        why=_why,
+        because="an uncorrectable memory error stops the application on that GPU, so its rank finishes nothing",
+        action=Action(
+            kind=ActionKind.DRAIN_AND_RESUME,
+            target=gpu,
+            reason="results since the error cannot be trusted: drain the node and resume from the last checkpoint",
+        ),
+        more=tuple(more),
     )
 
 

@@ -6,7 +6,8 @@ losing transactions.
   only while its rank works, and is nothing while the job stands still. A width below the maximum is no saving.
 - *Replays* repair what was garbled. A few a minute are noise on any fleet, and so are corrected AER lines; many a second
   cost time.
-- *Uncorrected and fatal errors* (AER) on a device of the job mean lost transactions: its process hangs or dies.
+- *Uncorrected and fatal errors* (AER) on a device of the job mean lost transactions: its process hangs or dies. The kernel
+  logs them and counts them for each device; either alone is enough.
 
 A downgrade that has been there for as long as anybody looked, while the rank on it is not late, is no reason for anything.
 """
@@ -21,8 +22,8 @@ from goodput_common.contracts.ids import ComponentId, host_of
 from goodput_common.contracts.telemetry import Event, EventName, Gauge, State
 from goodput_common.contracts.verdict import Action, ActionKind, Evidence, FaultClass
 from goodput_correlator.domain.case import Case, Observed
-from goodput_correlator.domain.clues import canonical, cite, events, gpus_of_job, nics_of_job, ranks_on, states, symptoms_of
-from goodput_correlator.domain.diagnosis._device import Seen, by_component, device_finding
+from goodput_correlator.domain.clues import cite, events, gpus_of_job, nics_of_job, ranks_on, states, symptoms_of
+from goodput_correlator.domain.diagnosis._device import by_component, device_finding
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.hindrances import BEFORE_S
 from goodput_correlator.domain.lateness import Lateness, lateness
@@ -33,7 +34,8 @@ STORM_PER_S = 20.0
 STALLED_PERCENT = 10.0  # of the time that an adapter waits for PCIe
 NOT_LATE, UNKNOWN_LATE = 0.3, 0.75  # factors where the rank on it is not late, or nobody can tell
 LOST = {"uncorrected": 0.86, "fatal": 0.92}
-LOST_COUNTERS = ("aer_nonfatal", "aer_fatal")
+LOST_COUNTERS = {"aer_nonfatal": 0.82, "aer_fatal": 0.88}  # a count does not say what was lost
+COUNTED_BEFORE_S = 8.0  # tables are read every few seconds
 
 
 @dataclass(slots=True)
@@ -173,17 +175,20 @@ def _weighed(case: Case, link: Link, seen: Lateness, *, late: bool) -> Finding:
 
 def _lost(case: Case) -> Iterable[Finding]:
     """Uncorrected errors at a device under a job that stands still (or that nobody uses)."""
-    told = [(seen, event) for seen, event in events(case, EventName.AER) if event.attrs.get("severity") in LOST]
-    for device, seen in by_component(case, told).items():
+    told = by_component(case, (each for each in events(case, EventName.AER) if each[1].attrs.get("severity") in LOST))
+    counted = _counted(case)
+    for device in sorted(told.keys() | counted.keys()):
         if not device.startswith(("gpu:", "nic:")) or case.topology.carries_traffic(device) is False:
             continue
+        seen, rises = told.get(device, []), counted.get(device, {})
+        words = "its own table of errors says so, too" if seen else "its own table counts errors that it could not correct"
         finding = device_finding(
             case,
             device,
             seen,
             fault_class=FaultClass.PCIE,
             engine=ENGINE,
-            score=max(LOST[event.attrs["severity"]] for _, event in seen),
+            score=max([LOST[event.attrs["severity"]] for _, event in seen] or [LOST_COUNTERS[name] for name in rises]),
             why=_why,
             because="transactions over its PCIe link are lost, so its process waits for what never comes",
             action=Action(
@@ -191,7 +196,7 @@ def _lost(case: Case) -> Iterable[Finding]:
                 target=device,
                 reason="what went over its PCIe link is lost: continue on a spare node, and have the slot looked at",
             ),
-            more=_counted(case, device, seen),
+            more=tuple(cite(each, words, 0.4 if seen else LOST_COUNTERS[name], device) for name, each in rises.items()),
         )
         if finding is not None:
             yield finding
@@ -201,6 +206,16 @@ def _why(event: Event) -> str:
     return f"the PCIe bus reports an error that it could not correct ({event.attrs['severity']})"
 
 
-def _counted(case: Case, device: ComponentId, seen: list[Seen]) -> tuple[Evidence, ...]:
-    found = [case.measurements.newest(canonical(case, device), name) for name in LOST_COUNTERS]
-    return tuple(cite(each, "its own table of errors says so, too", 0.4, device) for each in found if each is not None)[:2]
+def _counted(case: Case) -> dict[ComponentId, dict[str, Observed]]:
+    """The devices of the job at which uncorrected errors were counted since shortly before it stands still, with the newest
+    word of each counter. The kernel keeps these counts for each device, whoever has read its log."""
+    if case.stalled_since is None:
+        return {}
+    since = case.stalled_since - timedelta(seconds=COUNTED_BEFORE_S)
+    found: dict[ComponentId, dict[str, Observed]] = {}
+    for device in (*gpus_of_job(case), *nics_of_job(case)):
+        names = case.measurements.names(device)
+        for name in LOST_COUNTERS:
+            if name in names and (rise := case.measurements.rise(device, name, since)).facts:
+                found.setdefault(device, {})[name] = rise.facts[-1]
+    return found
