@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from goodput_common.contracts.ids import host_id, kind_of
 from goodput_common.contracts.job import RankExited
 from goodput_common.contracts.telemetry import Event, EventName, Severity
-from goodput_common.contracts.verdict import Evidence, Explained, FaultClass
-from goodput_correlator.domain.alerts import ALIKE_SHOWN, KINDS_SHOWN, Accounted, account, alerts
+from goodput_common.contracts.verdict import Evidence, Explained, FaultClass, Verdict
+from goodput_correlator.domain.alerts import ALARMING, ALIKE_SHOWN, KINDS_SHOWN, Accounted, account, alerts, kind_in_words
 from goodput_correlator.domain.case import Case, Observed, Placement, RankPlace, ordered
 from goodput_correlator.domain.clues import ranks_on
 from goodput_correlator.domain.finding import Finding
@@ -236,3 +237,79 @@ def test_no_alert_is_lost_and_none_makes_the_verdict_long(
     assert len(found.explained) <= KINDS_SHOWN * (ALIKE_SHOWN + 1) + 1
     assert len(found.unexplained) <= KINDS_SHOWN + 1
     assert bool(lines) == bool(found.explained or found.unexplained)
+
+
+# ------------------------------------------------------------------------------------------------------- in whole verdicts
+
+
+def unaccounted(verdict: Verdict, log: list[Observed]) -> list[str]:
+    """The alerts of a log that a verdict neither cites nor explains, nor counts."""
+    cited = {each.event_id for each in verdict.evidence}
+    explained = {each.component for each in verdict.explained}
+    counted = {each.symptom.partition(":")[0] for each in verdict.explained if each.component is None}
+    counted |= {each.partition(" of ")[0] for each in verdict.unexplained}
+    return [
+        each.id
+        for each in log
+        if isinstance(each.fact, Event) and each.fact.severity in ALARMING and each.received_at <= verdict.published_at
+        if each.id not in cited and each.fact.component not in explained and kind_in_words(each.fact) not in counted
+    ]
+
+
+def watchdogs_and_teardown(log: Any, at_s: float, but: int = -1) -> None:
+    """What every stall ends in: each rank's watchdog, then Xid 45 behind each process that is killed."""
+    for rank in range(8):
+        if rank != but:
+            host = f"h{rank // 2}"
+            log.event(f"rank:j/{rank}", E.NCCL_WATCHDOG, at_s + rank * 0.1, host=host, source="job_log", rank=str(rank))
+            log.xid(host, f"0000:{rank % 2}1:00", 45, at_s + 1 + rank * 0.1, impact="victim")
+
+
+@pytest.mark.parametrize("fault", ["link", "gpu", "dead", "stray"])
+def test_every_alert_of_a_stall_is_cited_or_explained_or_counted(script: Callable[..., Any], fault: str) -> None:
+    log = script()
+    log.register()
+    log.beats(70)
+    step = log.run(1, 30)
+    silent: tuple[int, ...] = ()
+    if fault == "link":
+        for source in ("netlink", "kernel_log"):
+            log.event("nic:h1/rail0/1", E.LINK_DOWN, 30.0, host="h1", source=source, by=source)
+        log.event("nic:h2/rail0/1", E.NCCL_NET_ERROR, 40.0, host="h2", source="job_log", status="12")
+    elif fault == "gpu":
+        log.xid("h1", "0000:01:00", 79, 30.0)
+        log.xid("h1", "0000:11:00", 45, 30.2, impact="victim", cause="79")
+    elif fault == "dead":
+        silent = (5,)
+        log.event("rank:j/5", E.PROCESS_EXITED, 30.0, host="h2", source="process", pid="1005", clean="false")
+        log.event("rank:j/1", E.NCCL_NET_ERROR, 31.0, host="h0", source="job_log", kind="connection_closed", peer="h2")
+    else:
+        log.xid("h1", "0000:01:00", 79, 30.0)
+        log.event(host_id("h3"), E.MACHINE_CHECK, 30.0, host="h3")  # nothing here explains it
+    log.stand(30, 70, step=step, silent=silent)
+    watchdogs_and_teardown(log, 55.0, but=5 if fault == "dead" else -1)
+    found = log.verdicts(70)
+    assert found and found[-1].culprits
+    for verdict in found:
+        assert unaccounted(verdict, log.log) == []
+    assert bool(found[-1].unexplained) is (fault == "stray"), found[-1].unexplained
+    assert {E.NCCL_WATCHDOG.value, "xid 45"} <= {
+        each.symptom.partition(":")[0] for each in found[-1].explained if each.component is None
+    }
+
+
+def test_a_new_sort_of_consequence_is_news_and_more_of_the_same_is_none(script: Callable[..., Any]) -> None:
+    log = script()
+    log.register()
+    log.beats(80)
+    step = log.run(1, 30)
+    log.xid("h1", "0000:01:00", 79, 30.0)
+    log.stand(30, 80, step=step)
+    before = len(log.verdicts(80))
+    log.event("rank:j/0", E.NCCL_WATCHDOG, 50.0, host="h0", source="job_log")
+    told = log.verdicts(80)
+    assert len(told) == before + 1
+    assert any("held up" in each.because for each in told[-1].explained)
+    for rank in range(1, 8):
+        log.event(f"rank:j/{rank}", E.NCCL_WATCHDOG, 55.0 + rank, host=f"h{rank // 2}", source="job_log")
+    assert len(log.verdicts(80)) == before + 1

@@ -43,6 +43,7 @@ class Accounted:
 
     explained: tuple[Explained, ...] = ()
     unexplained: tuple[str, ...] = ()
+    ways: frozenset[str] = frozenset()  # in which alerts follow: a new one is news, one more line of the kind is not
 
 
 def alerts(case: Case) -> list[tuple[Observed, Event]]:
@@ -81,14 +82,14 @@ def account(
     for seen, event in alerts(case):
         if seen.id in cited:
             continue
-        component, kind = canonical(case, event.component), _kind(event)
+        component, kind = canonical(case, event.component), kind_in_words(event)
         words = (follows_from(case, root, seen, event) for root in causes)
         because = next((each for each in words if each), "") or by_itself(event)
         if because:
             explained.setdefault((kind, because), _Alike()).first.setdefault(component, describe(seen))
         elif event.severity in ALARMING and seen.id not in elsewhere and component not in covered:
             left.setdefault((kind, ""), _Alike()).first.setdefault(component, describe(seen))
-    return Accounted(_told(explained), _left(left))
+    return Accounted(_told(explained), _left(left), frozenset(because for _, because in list(explained)[:KINDS_SHOWN]))
 
 
 def concerns(case: Case, component: ComponentId) -> bool:
@@ -115,7 +116,7 @@ def limited(found: list[Explained], most: int, rest: Callable[[int], Explained])
     return found if len(found) <= most else [*found[:most], rest(len(found) - most)]
 
 
-def _kind(event: Event) -> str:
+def kind_in_words(event: Event) -> str:
     number = event.attrs.get("xid") or event.attrs.get("sxid")
     return f"{event.name.value} {number}" if number else event.name.value
 

@@ -68,7 +68,8 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The answer for one case. `culprits` holds all independent roots, the most certain first; empty means undetermined, or
-    no hardware fault. `grounds`: what `confidence` was made from."""
+    no hardware fault. `grounds`: what `confidence` was made from. `unexplained`: alerts that follow from nothing here;
+    `ways`: in which alerts follow, in words."""
 
     fault_class: FaultClass
     culprits: tuple[Culprit, ...]
@@ -84,3 +85,5 @@ class Diagnosis:
     settled: bool = False
     unknown: tuple[str, ...] = field(default=())
     grounds: Grounds | None = None
+    unexplained: tuple[str, ...] = ()
+    ways: frozenset[str] = frozenset()

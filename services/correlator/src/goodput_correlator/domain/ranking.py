@@ -28,7 +28,7 @@ from goodput_correlator.domain.clues import first_seen
 from goodput_correlator.domain.diagnosis import ENGINES, SLOW_ENGINES, undetermined
 from goodput_correlator.domain.finding import Diagnosis, Finding
 from goodput_correlator.domain.rivals import why_not
-from goodput_correlator.domain.victims import consequence, victims, waiting
+from goodput_correlator.domain.victims import accounted_for
 
 NAMED_MIN = 0.45  # of the calibrated confidence, where the service is not told otherwise (`named_min`)
 JOINT_MIN = 0.7
@@ -37,7 +37,6 @@ HALF = 0.5  # from files: nobody is more than half likely by what is missing
 DOUBTFUL_MIN = 0.4  # from files: also shown, as a verdict of its own with that confidence
 ALTERNATIVES_MAX = 8
 EVIDENCE_MAX = 24
-EXPLAINED_MAX = 40
 UNKNOWN_FACTOR = 0.95
 NOBODY_MAX = 0.9
 BROKEN_FACTOR = 0.5  # what is left of "it is the application" beside hardware that is broken
@@ -196,6 +195,7 @@ def _nobody(case: Case, findings: list[Finding], ranked: list[Finding], likely: 
     grounds = _grounds(case, Way.NOBODY, raw, 1.0 - likely)
     confidence = probability(case, grounds)
     alternatives = _alternatives(1.0 - confidence, ranked, None)
+    accounted = accounted_for(case, [], ranked if honest is None else [honest, *ranked], [])
     action = honest.action if honest and honest.action else ranked[0].action if ranked else None
     assert action is not None
     return Diagnosis(
@@ -204,7 +204,9 @@ def _nobody(case: Case, findings: list[Finding], ranked: list[Finding], likely: 
         confidence=round(confidence, 3),
         alternatives=alternatives,
         evidence=_unique(evidence),
-        explained=(),
+        explained=accounted.explained,
+        unexplained=accounted.unexplained,
+        ways=accounted.ways,
         affected=_affected(case, ranked),
         action=action,
         first_evidence_at=_first(case, evidence),
@@ -223,13 +225,8 @@ def _diagnosis(
 ) -> Diagnosis:
     best = joint[0]
     evidence = [each for finding in joint for each in finding.evidence]
-    culprit_ranks = {rank for finding in joint for rank in finding.ranks}
     confidence = probability(case, grounds)
-    explained = [consequence(effect, because) for effect, _, because in consequences]
-    explained += [consequence(finding, finding.history) for finding in others if finding.history]
-    explained += [each for finding in joint for each in finding.victims]
-    explained += victims(case, best)
-    explained += waiting(case, culprit_ranks, best.because)
+    accounted = accounted_for(case, joint, others, consequences)
     assert best.action is not None
     return Diagnosis(
         fault_class=best.fault_class,
@@ -237,7 +234,9 @@ def _diagnosis(
         confidence=round(confidence, 3),
         alternatives=_alternatives(1.0 - confidence, others, best),
         evidence=_unique(evidence),
-        explained=tuple(explained[:EXPLAINED_MAX]),
+        explained=accounted.explained,
+        unexplained=accounted.unexplained,
+        ways=accounted.ways,
         affected=_affected(case, joint),
         action=best.action,
         first_evidence_at=_first(case, evidence),

@@ -64,6 +64,7 @@ def open_verdict(
         diagnosed_by=f"{diagnosis.engine}/{ENGINE_VERSION}",
         generation=generation,
         unknown=diagnosis.unknown,
+        unexplained=diagnosis.unexplained,
         trouble=trouble,
         culprits=diagnosis.culprits,
     )
@@ -76,6 +77,7 @@ def is_news(previous: Verdict, diagnosis: Diagnosis) -> bool:
         or {c.component for c in diagnosis.culprits} != {c.component for c in previous.culprits}
         or diagnosis.action.kind != previous.action.kind
         or abs(diagnosis.confidence - previous.confidence) >= CONFIDENCE_CHANGE_MIN
+        or not diagnosis.ways <= {each.because for each in previous.explained}
     )
 
 
@@ -106,6 +108,7 @@ def revise(previous: Verdict, diagnosis: Diagnosis, *, at: datetime, trouble: Tr
         published_at=at,
         diagnosed_by=f"{diagnosis.engine}/{ENGINE_VERSION}",
         unknown=diagnosis.unknown,
+        unexplained=diagnosis.unexplained,
         trouble=trouble,
         culprits=diagnosis.culprits,
     )

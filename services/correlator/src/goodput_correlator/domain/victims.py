@@ -5,15 +5,17 @@ An alert that is nobody's fault has to say whose consequence it is, or somebody 
 
 from __future__ import annotations
 
-from goodput_common.contracts.telemetry import EventName
+from collections.abc import Sequence
+from dataclasses import replace
+
 from goodput_common.contracts.verdict import Explained
+from goodput_correlator.domain.alerts import Accounted, account, limited
 from goodput_correlator.domain.blame import analysis
 from goodput_correlator.domain.case import Case
-from goodput_correlator.domain.clues import events
 from goodput_correlator.domain.finding import Finding
 
 WAITING_MAX = 24
-VICTIMS_MAX = 12
+SHOWN_MAX = 16  # of either sort of finding
 
 
 def consequence(effect: Finding, because: str) -> Explained:
@@ -21,29 +23,26 @@ def consequence(effect: Finding, because: str) -> Explained:
     return Explained(component=effect.component, symptom=f"{effect.fault_class.value}: {first}"[:300], because=because)
 
 
-def victims(case: Case, best: Finding) -> list[Explained]:
-    """Lines that look like faults of their own and are not."""
-    found: dict[tuple[str, str], Explained] = {}
-    for _, event in events(case, EventName.XID, EventName.NCCL_NET_ERROR, EventName.NCCL_WATCHDOG):
-        component = case.topology.canonical(event.component)
-        if component == best.component:
-            continue
-        if event.name is EventName.XID and event.attrs.get("impact") == "victim":
-            cause = event.attrs.get("cause")
-            because = (
-                f"the line itself names its cause: Xid {cause}" if cause else "channels are removed when a job is torn down"
-            )
-        elif event.name is EventName.NCCL_NET_ERROR:
-            because = "its transfer partner did not answer; the error names two ends, and neither need be guilty"
-        elif event.name is EventName.NCCL_WATCHDOG:
-            because = "every rank of the job reports the time-out of the collective that it waits in"
-        else:
-            continue
-        key = (component, event.name.value)
-        found.setdefault(
-            key, Explained(component=component, symptom=(event.excerpt or event.name.value)[:300], because=because)
-        )
-    return list(found.values())[:VICTIMS_MAX]
+def accounted_for(
+    case: Case,
+    joint: Sequence[Finding],
+    others: Sequence[Finding],
+    consequences: Sequence[tuple[Finding, Finding, str]],
+) -> Accounted:
+    """What follows from the culprits, and which alerts do not: of findings that were set aside, of what the culprits' own
+    engines know, of single lines (`alerts`), of ranks that wait. Each sort is bounded and counts the rest."""
+    aside = [consequence(effect, because) for effect, _, because in consequences]
+    aside += [consequence(finding, finding.history) for finding in others if finding.history]
+    known = [each for finding in joint for each in finding.victims]
+    lines = account(case, joint, [*(effect for effect, _, _ in consequences), *others], [*aside, *known])
+    ranks = {rank for finding in joint for rank in finding.ranks}
+    still = waiting(case, ranks, joint[0].because) if joint else []
+    explained = (*limited(aside, SHOWN_MAX, _more), *limited(known, SHOWN_MAX, _more), *lines.explained, *still)
+    return replace(lines, explained=explained)
+
+
+def _more(count: int) -> Explained:
+    return Explained(component=None, symptom=f"{count} more of the kind", because="they follow in the same ways")
 
 
 def waiting(case: Case, culprits: set[int], because: str) -> list[Explained]:
@@ -61,8 +60,8 @@ def waiting(case: Case, culprits: set[int], because: str) -> list[Explained]:
             key, reason = view.standings.known[rank].pending[0].key, because
         what = view.standings.describe(key)
         found.append(Explained(component=case.rank_component(rank), symptom=f"stands still in {what}", because=reason))
-    if len(found) > WAITING_MAX:
-        more = len(found) - WAITING_MAX
-        rest = Explained(component=None, symptom=f"{more} more ranks stand still", because="they wait in the same way")
-        found = [*found[:WAITING_MAX], rest]
-    return found
+    return limited(found, WAITING_MAX, _more_ranks)
+
+
+def _more_ranks(count: int) -> Explained:
+    return Explained(component=None, symptom=f"{count} more ranks stand still", because="they wait in the same way")
