@@ -5,7 +5,8 @@ costs a heap entry a host. What is read follows the job. Traffic is proportional
 reading, so it stops when the job does and slows when its steps do; a GPU that waits in a collective polls and draws less.
 
 A fault moves counters (`Rise`) and measurements (`Level`) through the same readings. What a fault tells by itself (a
-state, a measurement in an emission) holds until the fault is gone: the usual value is not told over it.
+state, a measurement in an emission) holds until the fault is gone: the usual value is not told over it. Of a GPU from which
+NVML has no answer nothing is measured.
 
 The real collector reads every second, tells error counters at once and traffic and measurements every 5 s. Here all is read
 every 5 s: intervals say so, and rates come out the same.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from goodput_faultlab.simulate.training import Training
 
 READ_EVERY_S = 5.0  # of hosts that are read for what faults do only
+NO_ANSWER = frozenset({("gpu", "lost"), ("gpu", "unreadable"), ("gpu", "unseen")})
 Key = tuple[ComponentId, str]
 LevelKey = tuple[ComponentId, str, tuple[tuple[str, str], ...]]
 
@@ -239,6 +241,8 @@ class Measures:
         if overruled:
             for source, batch in batches.items():
                 batches[source] = [each for each in batch if not _is_any_of(each, overruled)]
+        if (mute := _mute(said.values())) and (nvml := batches.get(Source.NVML)):
+            batches[Source.NVML] = [each for each in nvml if not _of_gpu(each) & mute]
         for each in said.values():
             if moment.now_s - each.told_s >= FULL_EVERY_S:
                 each.told_s = moment.now_s
@@ -280,6 +284,20 @@ class Measures:
 
 def _until(rise: Rise, seconds: float) -> Rise:
     return replace(rise, until_s=min(rise.until_s, seconds))
+
+
+def _mute(said: Iterable[_Said]) -> frozenset[ComponentId]:
+    """The GPUs from which NVML has no answer: no clock, no power, nothing."""
+    return frozenset(each.sample.component for each in said if _of(each.sample) in NO_ANSWER)
+
+
+def _of(sample: Sample) -> tuple[str, str]:
+    return (sample.name, sample.value) if isinstance(sample, State) else ("", "")
+
+
+def _of_gpu(sample: Sample) -> set[ComponentId]:
+    """The components that a sample is about: a GPU, or a link of one and that GPU."""
+    return {sample.component, sample.attrs.get("gpu", "")} if isinstance(sample, State) else {sample.component}
 
 
 def _is_any_of(sample: Sample, keys: set[Key]) -> bool:

@@ -44,12 +44,7 @@ def _off_bus(flavour: str) -> Maker:
         emissions: list[traces.Trace] = [
             Emission(late_s + 0.02 * n, host, Source.KERNEL_LOG, each) for n, each in enumerate(log)
         ]
-        if plain:  # NVML asks every second; where it hangs in the driver it says nothing
-            asked_s = rng.uniform(1.0, 3.0)
-            emissions += [
-                Emission(asked_s, host, Source.NVML, each)
-                for each in (readings.nvml_lost(fabric, gpu), readings.gpu_presence(fabric, gpu, "lost", "NVML lost"))
-            ]
+        emissions += _nvml_looks(fabric, place, plain, rng)
         others = [layout.places[rank] for rank in layout.on_host(host) if rank != place.rank]
         if flavour == "xid" and plain:
             # the driver tears down channels of the healthy GPUs that shared a context with it
@@ -74,6 +69,17 @@ def _off_bus(flavour: str) -> Maker:
         )
 
     return make
+
+
+def _nvml_looks(fabric: Fabric, place: Place, told: bool, rng: random.Random) -> list[traces.Trace]:
+    """NVML asks every second. Mostly it is told that the GPU is lost; else its calls hang in the driver, and all that the
+    collector knows after a while is that there is no answer."""
+    if told:
+        asked_s = rng.uniform(1.0, 3.0)
+        gone = (readings.nvml_lost(fabric, place.gpu), readings.gpu_presence(fabric, place.gpu, "lost", "NVML lost"))
+        return [Emission(asked_s, place.host, Source.NVML, each) for each in gone]
+    waits = readings.gpu_presence(fabric, place.gpu, "unreadable", "no answer from the driver for 10 s")
+    return [Emission(rng.uniform(6.0, 12.0), place.host, Source.NVML, waits)]
 
 
 OFF_BUS: dict[str, Maker] = {each: _off_bus(each) for each in ("xid", "no_xid", "raises")}
@@ -102,8 +108,7 @@ def _memory(flavour: str) -> Maker:
         emissions: list[traces.Trace] = [
             Emission(late_s + 0.03 * n, host, Source.KERNEL_LOG, each) for n, each in enumerate(log)
         ]
-        if spec.severity >= 0.4:
-            emissions += _memory_readings(fabric, place, flavour, rng)
+        emissions += _memory_readings(fabric, place, flavour, rng, counted=spec.severity >= 0.4)
         raises = flavour in ("48", "63", "94")
         left = traces.left([*emissions, *traces.peers_time_out(fabric, layout, (place.rank,), rng)])
         contained_only = flavour in ("63", "94")
@@ -130,11 +135,12 @@ def _memory(flavour: str) -> Maker:
     return make
 
 
-def _memory_readings(fabric: Fabric, place: Place, flavour: str, rng: random.Random) -> list[traces.Trace]:
-    """What the board counts of it, and what became of the row."""
+def _memory_readings(fabric: Fabric, place: Place, flavour: str, rng: random.Random, *, counted: bool) -> list[traces.Trace]:
+    """What the board counts of it (it may die before anybody has asked), and what became of the row: the board remembers
+    that, and it is asked every half minute."""
     gpu, host, at_s = readings.gpu_by_pci(fabric, place.gpu), place.host, rng.uniform(1.0, 6.0)
     found: list[traces.Trace] = []
-    if flavour != "63":  # a row that was only marked had errors that could be corrected
+    if counted and flavour != "63":  # a row that was only marked had errors that could be corrected
         names = ("ecc_uncorrected_volatile_total", "ecc_uncorrected_volatile_dram", "ecc_uncorrected_aggregate_dram")
         found += [Emission(at_s, host, Source.NVML, lines.counter(gpu, name, 1, 1, 5.0)) for name in names]
     row = {"48": "pending", "63": "pending", "64": "failed", "94": "pending"}.get(flavour, "ok")
@@ -142,7 +148,7 @@ def _memory_readings(fabric: Fabric, place: Place, flavour: str, rng: random.Ran
         found.append(
             Emission(at_s + rng.uniform(0.0, 25.0), host, Source.NVML, readings.row_remap(fabric, place.gpu, row, 1))
         )
-    if flavour in ("64", "95"):
+    if counted and flavour in ("64", "95"):
         found.append(Emission(at_s, host, Source.NVML, readings.wants(fabric, place.gpu, "gpu_reset")))
     return found
 
