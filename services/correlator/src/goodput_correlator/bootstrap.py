@@ -50,6 +50,7 @@ async def build(settings: Settings) -> Service:
             verdicts_s=settings.verdicts_keep_s,
         ),
         slots=settings.ingest_slots,
+        named_min=settings.named_min,
     )
     feed = EventFeed(queries, clock=base.clock, tasks=base.tasks)
     context = Context(queries=queries, bus=base.bus, clock=base.clock, fabric=settings.fabric)

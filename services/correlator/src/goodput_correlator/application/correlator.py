@@ -24,6 +24,7 @@ from goodput_correlator.application.metrics import CorrelatorMetrics
 from goodput_correlator.application.ports import Deposed, Lease, Reign, Retention, Store, StoreUnavailable
 from goodput_correlator.application.restore import rebuilt
 from goodput_correlator.application.sources import Sources
+from goodput_correlator.domain.ranking import NAMED_MIN
 
 _log = get_logger(__name__)
 
@@ -57,6 +58,7 @@ class Correlator(Part):
         metrics: CorrelatorMetrics,
         retention: Retention,
         slots: int,
+        named_min: float = NAMED_MIN,
     ) -> None:
         self.fabric = fabric
         self.phase = Phase.STANDBY
@@ -68,6 +70,7 @@ class Correlator(Part):
         self._metrics = metrics
         self._retention = retention
         self._slots = slots
+        self._named_min = named_min
         self._ingest: Ingest | None = None
         self._stopping = asyncio.Event()
         self._main: asyncio.Task[Any] | None = None
@@ -124,6 +127,7 @@ class Correlator(Part):
     async def _term(self, reign: Reign) -> None:
         self._enter(Phase.RESTORING)
         ticked_to, incidents, board = await rebuilt(self._store, self.fabric)
+        incidents.name_from(self._named_min)
         sources = Sources()
         ingest = Ingest(
             bus=self._bus, store=self._store, reign=reign, incidents=incidents, board=board, sources=sources,

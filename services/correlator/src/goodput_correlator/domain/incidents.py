@@ -51,6 +51,10 @@ class Incidents:
     def topology(self, fabric: Fabric) -> None:
         self._known.use(fabric)
 
+    def name_from(self, named_min: float) -> None:
+        """Policy: a culprit that is less likely than this is not named; the verdict is undetermined."""
+        self._judging.named_min = named_min
+
     @property
     def judged(self) -> datetime | None:
         """The last grid time judged."""

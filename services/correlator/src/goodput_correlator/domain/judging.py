@@ -42,6 +42,7 @@ class Judging:
     """The open incidents of a fabric, and whatever leads to the next version of each."""
 
     def __init__(self) -> None:
+        self.named_min: float | None = None  # policy: whoever is less likely is not named; None: as `ranking` has it
         self._open: dict[str, Verdict] = {}  # incident -> newest version
         self._of_job: dict[str, str] = {}  # job -> its open incident
         self._news: dict[str, int] = {}  # job -> news when it was last judged
@@ -130,7 +131,7 @@ class Judging:
             return None
         if previous is not None and not self._worth_another_look(known, job, previous, at):
             return None
-        diagnosis = decide(known.case(job, at, since, _named_at(previous, Trouble.STALLED)))
+        diagnosis = decide(known.case(job, at, since, _named_at(previous, Trouble.STALLED)), self.named_min)
         if diagnosis is None or not (_says(diagnosis) or job.reporting(at)):
             return None  # nobody is left to wait: the job was ended
         return self._say(known, job, previous, diagnosis, stood_s, at)
@@ -149,7 +150,7 @@ class Judging:
             return None
         slow = job.pace.slow
         assert slow is not None
-        diagnosis = decide(known.case(job, at, None, _named_at(previous, Trouble.SLOW)))
+        diagnosis = decide(known.case(job, at, None, _named_at(previous, Trouble.SLOW)), self.named_min)
         if diagnosis is None or not diagnosis.culprits:
             return None
         if previous is not None:
