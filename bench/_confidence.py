@@ -3,7 +3,8 @@
 Isotonic regression: of all curves that never fall, the one nearest to what was counted (pool adjacent violators). Its steps
 become knots at their middles, with straight lines between, so that the curve rises wherever there is anything to tell. A
 prior of `PRIOR` verdicts at every `PRIOR_EVERY` of the score, right as often as the score says, keeps a handful of verdicts
-from being taken for a law: three right ones of three at 0.5 make 0.7 and not 1.
+from being taken for a law: three right ones of three at 0.5 make 0.7 and not 1. What was counted is put together by steps of
+`STEP` of the score first: nothing hangs on its third decimal.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from goodput_correlator.domain.calibration import SUREST, Calibration, Grounds, 
 
 PRIOR = 4.0
 PRIOR_EVERY = 0.05
+STEP = 0.02
 COLUMNS = ("incident", "topology", "kind", "way", "trouble", "raw", "bound", "silent", "unseen", "share", "right")
 
 
@@ -85,7 +87,15 @@ def isotonic(points: Iterable[tuple[float, float, float]]) -> Knots:
 
 def curve(rows: Iterable[Row]) -> Knots:
     prior = [(round(PRIOR_EVERY * n, 4), PRIOR_EVERY * n, PRIOR) for n in range(1, round(1 / PRIOR_EVERY))]
-    return isotonic([*prior, *((row.raw, float(row.right), row.share) for row in rows)])
+    counted: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        counted[round(row.raw / STEP)].append(row)
+    return isotonic([*prior, *(_mean(some) for some in counted.values())])
+
+
+def _mean(rows: Sequence[Row]) -> tuple[float, float, float]:
+    total = sum(row.share for row in rows)
+    return sum(row.raw * row.share for row in rows) / total, sum(row.share for row in rows if row.right) / total, total
 
 
 def under(lower: Knots, upper: Knots) -> Knots:

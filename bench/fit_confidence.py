@@ -38,6 +38,7 @@ ROWS = BENCH / "results" / "confidence-rows.csv"
 TABLE = ROOT / "services/correlator/src/goodput_correlator/domain/calibration_table.py"
 LOSS, SKEW_S = 0.10, 2.0
 FOLDS = 5
+BLAMING = ("decisive", "indirect")  # a job's; idle hardware is told apart from nothing and would only flatter
 KEY = tuple[str | None, FaultClass, float]
 
 _grounds: dict[KEY, Grounds] = {}
@@ -140,7 +141,7 @@ def shown(rows: list[Row], report: Report) -> None:
         "in_five_parts": lambda row: row.incident % FOLDS,
     }.items():
         held = held_out(rows, fold)
-        blaming = [each for row, each in held if row.way in ("decisive", "indirect")]
+        blaming = [each for row, each in held if row.way in BLAMING]
         report.add(name, all=reliability(each for _, each in held), blaming=reliability(blaming))
     held = held_out(rows, lambda row: row.topology)
     report.add("by_way", **by(held, lambda row: row.way))

@@ -7,6 +7,7 @@ sure:
 
     decisive     somebody is named by evidence that tells a fault from a pause at once (an Xid 79, a link that is down)
     indirect     somebody is named by what ranks do and leave undone
+    idle         hardware that failed where no job runs
     application  no hardware is at fault
     nobody       undetermined: no component can be named
 
@@ -41,6 +42,7 @@ class Way(enum.StrEnum):
 
     DECISIVE = "decisive"
     INDIRECT = "indirect"
+    IDLE = "idle"
     APPLICATION = "application"
     NOBODY = "nobody"
 

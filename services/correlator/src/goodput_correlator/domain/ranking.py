@@ -62,7 +62,7 @@ def decide_each(case: Case) -> list[Diagnosis]:
         if finding.component is None or finding.component in named or finding.score < DOUBTFUL_MIN or not best.culprits:
             continue
         score = finding.score if finding.hardware else min(finding.score, HALF)
-        grounds = _grounds(case, Way.DECISIVE if finding.decisive else Way.INDIRECT, score)
+        grounds = _grounds(case, _way(case, finding), score)
         also.append(_diagnosis(case, [finding], [], [], grounds))
     return [best, *also]
 
@@ -94,7 +94,7 @@ def weigh(case: Case, findings: list[Finding], named_min: float | None = None) -
     if not best.hardware and _unknown(case, best):
         raw *= UNKNOWN_FACTOR
     bound = against(best.score, [f.score for f in (*others, *else_) if not _carried(f, best)])
-    grounds = _grounds(case, Way.DECISIVE if best.decisive else Way.INDIRECT, raw, bound)
+    grounds = _grounds(case, _way(case, best), raw, bound)
     if (confidence := probability(case, grounds)) < least:
         return _nobody(case, findings, ranked, confidence)
     return _diagnosis(case, joint, others, consequences, grounds)
@@ -104,6 +104,10 @@ def probability(case: Case, grounds: Grounds) -> float:
     """How likely it is that the verdict is right. Files are no running job: nothing was counted on them, and the score of
     what they hold stands for itself."""
     return min(grounds.raw, grounds.bound) if case.offline else CALIBRATION.probability(grounds)
+
+
+def _way(case: Case, best: Finding) -> Way:
+    return Way.IDLE if case.job is None else Way.DECISIVE if best.decisive else Way.INDIRECT
 
 
 def _grounds(case: Case, way: Way, raw: float, bound: float = 1.0) -> Grounds:
