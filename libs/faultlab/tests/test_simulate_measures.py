@@ -248,6 +248,44 @@ def test_probes_are_lost_on_ways_through_a_silent_switch_and_no_others() -> None
     assert lost[False] < 0.001 * sent[False]
 
 
+def probes_of(fault: FaultSpec) -> tuple[Simulation, list[Probe]]:
+    """Those sent some seconds after it set in, or later."""
+    simulation, out = run(measuring(fault))
+    since = simulation.ledger[0].injected_at + timedelta(seconds=13)
+    batches = structs(out, TelemetryBatch)
+    return simulation, [s for b in batches for s in b.samples if isinstance(s, Probe) and b.observed_from > since]
+
+
+@pytest.mark.parametrize(
+    ("fault_class", "flavour"),
+    [(FaultClass.NIC_HANG, "firmware"), (FaultClass.LINK_FLAP, "dead"), (FaultClass.HOST_DOWN, "power")],
+)
+def test_no_probe_comes_through_what_is_dead_and_all_others_do(fault_class: FaultClass, flavour: str) -> None:
+    simulation, told = probes_of(FaultSpec(fault_class=fault_class, flavour=flavour, host="h2"))
+    truth = simulation.ledger[0].component or ""
+    dead = set(FABRIC.nics_of_host("h2")) if truth.startswith("host:") else {truth}
+    through = [each for each in told if dead & {each.component, each.target, *each.path, *each.answer_path}]
+    assert through and all(each.lost == each.sent and each.network_us_p50 == -1.0 for each in through)
+    assert sum(each.lost for each in told if each not in through) < 0.001 * sum(each.sent for each in told)
+
+
+def test_a_busy_host_is_slow_to_answer_and_the_network_is_not() -> None:
+    _, told = probes_of(FaultSpec(fault_class=FaultClass.STRAGGLER, flavour="slow_host_cpu", host="h2"))
+    busy = [each.responder_us_p50 for each in told if each.target.startswith("nic:h2/")]
+    others = [each.responder_us_p50 for each in told if not each.target.startswith("nic:h2/")]
+    assert min(busy) > 50 * max(others)
+    assert max(each.network_us_p50 for each in told) < 3 * min(each.network_us_p50 for each in told)
+
+
+def test_probes_wait_where_ports_are_paused_and_are_not_lost() -> None:
+    _, told = probes_of(SLOW_RECEIVER)
+    (nic,) = [each for each in FABRIC.nics_of_host("h2") if FABRIC.attr(each, "rail") == "3"]
+    into = [each.network_us_p50 for each in told if each.target == nic]
+    others = [each.network_us_p50 for each in told if FABRIC.attr(each.target, "rail") != "3"]
+    assert min(into) > 10 * max(others)
+    assert sum(each.lost for each in told) < 0.001 * sum(each.sent for each in told)
+
+
 @pytest.mark.parametrize("name", ["rx_write_requests", "link_downed", "port_xmit_data"])
 def test_counters_end_as_the_real_ones_do(name: str) -> None:
     counts = Counts()

@@ -67,6 +67,15 @@ def test_conditions_reach_from_easy_to_hard(split: Split) -> None:
     assert min(sizes) == 64 and max(sizes) == 128
 
 
+@pytest.mark.parametrize("split", SPLITS)
+def test_half_of_the_fabrics_are_probed_and_all_in_which_a_switch_drops_silently(split: Split) -> None:
+    found = drawn(split)
+    silent = [each for each in found if "silent" in {fault.flavour for fault in each.spec.faults}]
+    assert silent and all(each.spec.probes for each in silent)
+    others = [each.spec.probes for each in found if each not in silent]
+    assert 0.4 < sum(others) / len(others) < 0.6
+
+
 def test_an_incident_is_a_function_of_its_number() -> None:
     (alone,) = incidents("held_out", 1, first=17)
     assert alone == incident("held_out", 17)

@@ -245,7 +245,7 @@ class Simulation:
         for number, fault in enumerate(self._faults):
             begins = start + timedelta(seconds=fault.spec.at_s)
             at(begins, partial(self._measures.begin, number, fault))
-            at(begins, partial(self._drop, number, fault.drops))
+            at(begins, partial(self._drop, number, fault.drops, fault.waits_us))
             at(begins, partial(self._hit, fault))
             for each in fault.emissions:
                 at(begins + timedelta(seconds=each.after_s), partial(self._tell, number, each))
@@ -338,8 +338,11 @@ class Simulation:
             self._clockwork.after(each.after_s, partial(self._exit, fault, each))
         self._training.reconsider()
 
-    def _drop(self, number: int, drops: Mapping[ComponentId, float]) -> None:
+    def _drop(
+        self, number: int, drops: Mapping[ComponentId, float], waits_us: Mapping[ComponentId, float] | None = None
+    ) -> None:
         self._probing.drops[number] = drops
+        self._probing.waits_us[number] = waits_us or {}
 
     def _tell(self, number: int, each: Emission) -> None:
         if each.source is Source.SWITCH and not self.spec.switches:

@@ -2,8 +2,9 @@
 
 Every NIC of the job probes those that its ranks send to, over a few flows each: routers choose a way by the flow, so one
 flow always crosses the same components, and together the flows cover the ways. A probe is lost with the share that a
-component on its way, or on the answer's, drops; a healthy fabric loses one in a hundred thousand (guess: no capture has
-probes).
+component on its way, or on the answer's, drops, and waits where it is sent out of a port that is paused. A host whose
+processors are busy is slow to answer and slow to take answers, which is no delay of the network. A healthy fabric loses one
+probe in a hundred thousand (guess: no capture has probes).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 
 from goodput_common.contracts import ids
 from goodput_common.contracts.ids import ComponentId
@@ -65,10 +67,12 @@ def _chosen(fabric: Fabric, flows: Flows, a: ComponentId, b: ComponentId, flow: 
 
 
 class Probing:
-    """`drops` is what components drop now, as a share; whoever breaks something says so there."""
+    """`drops` is what components drop now, as a share, and `waits_us` how long probes wait there; whoever breaks something
+    says so."""
 
     def __init__(self, fabric: Fabric, clockwork: Clockwork, collectors: Collectors, flows: Flows) -> None:
         self.drops: dict[int, Mapping[ComponentId, float]] = {}  # by fault
+        self.waits_us: dict[int, Mapping[ComponentId, float]] = {}
         self._fabric = fabric
         self._clockwork = clockwork
         self._collectors = collectors
@@ -102,7 +106,10 @@ class Probing:
                 arrives *= 1.0 - drops.get(each, 0.0)
         lost = _binomial(SENT, 1.0 - arrives, rng.random(), rng.gauss(0.0, 1.0))
         network_us = 2 * HOST_US + HOP_US * (len(pair.way) + len(pair.answers)) / 2
+        for way in ((pair.component, *pair.way), (pair.target, *pair.answers)):
+            network_us += sum(self._waits(each) for each in _sent_out(way))
         network_us *= math.exp(0.03 * rng.gauss(0.0, 1.0))
+        responder_us, prober_us = HOST_US + self._in_host(pair.target), HOST_US + self._in_host(pair.component)
         answered = lost < SENT
         return Probe(
             component=pair.component,
@@ -116,11 +123,22 @@ class Probing:
             answer_path=pair.answers,
             network_us_p50=round(network_us, 1) if answered else -1.0,
             network_us_p99=round(network_us * TAIL, 1) if answered else -1.0,
-            responder_us_p50=round(HOST_US, 1) if answered else -1.0,
-            responder_us_p99=round(HOST_US * TAIL, 1) if answered else -1.0,
-            prober_us_p50=round(HOST_US, 1) if answered else -1.0,
-            prober_us_p99=round(HOST_US * TAIL, 1) if answered else -1.0,
+            responder_us_p50=round(responder_us, 1) if answered else -1.0,
+            responder_us_p99=round(responder_us * TAIL, 1) if answered else -1.0,
+            prober_us_p50=round(prober_us, 1) if answered else -1.0,
+            prober_us_p99=round(prober_us * TAIL, 1) if answered else -1.0,
         )
+
+    def _waits(self, component: ComponentId) -> float:
+        return sum(waits.get(component, 0.0) for waits in self.waits_us.values())
+
+    def _in_host(self, nic: ComponentId) -> float:
+        return self._waits(ids.host_id(ids.host_of(nic) or ""))
+
+
+def _sent_out(way: Way) -> tuple[ComponentId, ...]:
+    """The ends from which it goes out onto a cable."""
+    return tuple(each for each, after in pairwise(way) if after.startswith("link:"))
 
 
 def _binomial(count: int, share: float, uniform: float, normal: float) -> int:

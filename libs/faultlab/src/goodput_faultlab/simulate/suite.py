@@ -39,6 +39,7 @@ LOSS_MAX, SKEW_S_MAX = 0.20, 2.0
 HEALTHY_SHARE, CASCADE_SHARE = 1 / 12, 0.25
 OBSERVED_S = 34.0  # from the onset to the end of a run: the slowest evidence (a mount that hangs) takes 24 s to be told
 AFTER_WATCHDOG_S = 10.0
+SWITCHES_SHARE, PROBES_SHARE = 0.75, 0.5  # of the fabrics, those whose switches are asked, whose ways are probed
 PAUSES = frozenset({"checkpoint_pause", "evaluation_pause"})  # every rank stands: told apart from a fault only before it
 LONGEST_PAUSE_S = 10.0
 AT_THE_END = "job_end"
@@ -197,7 +198,8 @@ def _draw(split: Split, number: int, seed: int, rng: random.Random, loss: float 
             noise=_noise(rng),
             transport=_transport(rng, loss, skew_s),
             watchdog_s=watchdog_s,
-            switches=_tells(faults) or rng.random() < 0.75,
+            switches=_tells(faults) or rng.random() < SWITCHES_SHARE,
+            probes=_shows_to_probes_alone(faults) or rng.random() < PROBES_SHARE,
             scenario=f"{split}-{number}",
         ),
     )
@@ -232,6 +234,12 @@ def _fault(topology: Topology, onset_s: float, rng: random.Random) -> FaultSpec:
 def _tells(faults: tuple[FaultSpec, ...]) -> bool:
     """Faults inside the network show to nobody where nobody asks the switches."""
     return any(fault.fault_class in (FaultClass.PFC_STORM, FaultClass.SWITCH_FAULT) for fault in faults)
+
+
+def _shows_to_probes_alone(faults: tuple[FaultSpec, ...]) -> bool:
+    """A switch that drops and counts nothing: where all traffic crosses its tier, every host sends again, and no counter
+    tells one switch of the tier from the next."""
+    return any((fault.fault_class, fault.flavour) == (FaultClass.SWITCH_FAULT, "silent") for fault in faults)
 
 
 def _benign(kind: str, onset_s: float, seconds: float, rng: random.Random) -> tuple[BenignSpec, ...]:

@@ -61,6 +61,7 @@ def _down(flavour: str) -> Maker:
             obstacle=lambda op: Obstacle(stops_at=dict.fromkeys(ranks, op)),
             emissions=left.emissions,
             rises=left.rises,
+            drops=dict.fromkeys(fabric.nics_of_host(host), 1.0),
             silent=frozenset(ranks),
             acts=(Act(LAST_WORD_S, Deed.COLLECTOR_STOPS, host),),
             symptoms=traces.symptoms_of(found, (ids.host_id(host),), fabric),

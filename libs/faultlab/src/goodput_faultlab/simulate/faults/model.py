@@ -146,6 +146,7 @@ class Fault:
     rises: tuple[Rise, ...] = ()
     levels: tuple[Level, ...] = ()
     drops: Mapping[ComponentId, float] = field(default_factory=dict)  # share of the packets that a component drops
+    waits_us: Mapping[ComponentId, float] = field(default_factory=dict)  # of a probe: where it is sent out, or in a host
     blocks: bool = True
     active: bool = field(default=False)
 

@@ -76,6 +76,7 @@ def _hang(flavour: str) -> Maker:
             obstacle=lambda op: Obstacle(broken=groups, broken_from=max(op, first_of("data"))),
             emissions=left.emissions,
             rises=left.rises,
+            drops={nic: 1.0},
             cured_by=lambda kind, target: (
                 (kind in MOVES_AWAY and on_host(target, place.host)) or (kind is ActionKind.EXCLUDE_NIC and target == nic)
             ),

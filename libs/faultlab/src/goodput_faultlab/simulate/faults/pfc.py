@@ -53,6 +53,7 @@ from goodput_topology.graph import Fabric
 SHARE_MARGINAL, SHARE_BLATANT = 0.35, 0.93
 WATCHDOG_SHARE = 0.75  # a watchdog bites when a queue has not moved for some tenths of a second; below that it hardly does
 WATCHDOG_S = 0.6
+PROBE_WAITS_US = 100.0  # at a cable that is paused half of the time: some queues of a switch (guess: no capture has probes)
 WARNS_S = 8.0  # the adapter's own watchdog looks over seconds
 
 
@@ -220,6 +221,7 @@ def _fault(
         emissions=left.emissions,
         rises=left.rises,
         levels=left.levels,
+        waits_us={each.hop.out: PROBE_WAITS_US * each.share / (1.0 - min(each.share, 0.98)) for each in paused},
         slowdown=Slowdown(factor=factor, phase="optimizer", ramp_s=1.0),
         symptoms=traces.symptoms_of(found, own, fabric),
         cured_by=cured,

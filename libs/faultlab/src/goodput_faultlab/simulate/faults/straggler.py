@@ -35,6 +35,7 @@ from goodput_topology.graph import Fabric
 LATE_MARGINAL, LATE_BLATANT = 0.12, 1.2  # of a usual step
 FULL_CLOCK_MHZ, LOWEST_CLOCK_MHZ = 1980.0, 345.0  # an H100's boost clock; where the power brake takes it
 COOL_C, HOT_C = 62.0, 89.0
+ANSWERS_AFTER_US = (300.0, 6_000.0)  # a process that waits for a CPU: up to a few turns of the scheduler (guess)
 
 
 def late_by(severity: float) -> float:
@@ -204,6 +205,7 @@ def _slow_host(flavour: str) -> Maker:
             obstacle=nothing_blocks,
             rises=left.rises,
             levels=left.levels,
+            waits_us={host: between(*ANSWERS_AFTER_US, spec.severity)},
             slowdown=Slowdown(factor=1.0 + max(each_late.values()), late=each_late, phase="forward", ramp_s=8.0),
             cured_by=lambda kind, target: kind in MOVES_AWAY and on_host(target, place.host),
         )
