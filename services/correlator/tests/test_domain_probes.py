@@ -69,7 +69,7 @@ def at(component: str, rate: float) -> Callable[[tuple[str, ...]], float]:
 
 
 def last(log: Any) -> Verdict:
-    found = [verdict for verdict in log.verdicts(END_S) if verdict.job]
+    found: list[Verdict] = [verdict for verdict in log.verdicts(END_S) if verdict.job]
     assert found, "no verdict"
     return found[-1]
 
@@ -121,6 +121,20 @@ def test_a_link_that_drops_what_nobody_counts_shows_by_its_probes(script: Script
     verdict = last(log)
     assert verdict.fault_class is FaultClass.LINK_FLAP
     assert verdict.culprit.component in (link, *(POD.ends_of(link) or ()))
+
+
+def test_what_probes_cannot_tell_apart_is_named_by_none_of_its_names(script: Script) -> None:
+    """Between two leaves a spine and its two cables lose the same probes."""
+    spine, way = "switch:spine-0", POD.path("nic:h0/mlx5_0/1", "nic:h0/mlx5_1/1").listed
+    cables = {each for path in way if spine in path for each in path if each.startswith("link:port:")}
+    log = slow(script)
+    probed(log, at(spine, 0.2))
+    assert log.verdicts(END_S) == []
+    log = stalled(script)
+    probed(log, at(spine, 0.2))
+    verdict = last(log)
+    assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.UNDETERMINED, None)
+    assert {each.component for each in verdict.alternatives} == {spine, *cables}
 
 
 def test_probes_that_all_come_through_accuse_nobody(script: Script) -> None:

@@ -19,8 +19,9 @@ from goodput_correlator.domain.localise.answer import Localised, Suspect, Troubl
 from goodput_correlator.domain.localise.bayes import bayes
 from goodput_correlator.domain.localise.greedy import greedy
 from goodput_correlator.domain.localise.likelihood import likelihood
+from goodput_correlator.domain.localise.memory import ProbeMemory
 from goodput_correlator.domain.localise.pick import Variant
-from goodput_correlator.domain.localise.reports import ProbeMemory, gather
+from goodput_correlator.domain.localise.reports import Windows, gather
 from goodput_correlator.domain.localise.voting import voting
 from goodput_correlator.domain.probed import evidence, localised, suspects, suspects_at
 from goodput_topology.generate import h100_pod
@@ -105,7 +106,8 @@ def test_a_dead_adapter_is_told_from_its_host_its_leaf_and_its_neighbours() -> N
     (only,) = found(mesh(at(DEAD, 1.0))).suspects
     assert only.component == DEAD
     assert only.same == (FABRIC.link_of(DEAD),)  # an adapter and its cable lose the same probes
-    assert (only.rate, only.flows) == (pytest.approx(1.0), only.flows_in_all)
+    assert only.rate == pytest.approx(1.0)
+    assert only.flows == only.flows_in_all
 
 
 def test_a_host_whose_adapters_are_all_dead_is_named_and_not_each_adapter() -> None:
@@ -252,16 +254,97 @@ def test_reports_older_than_the_look_back_do_not_count() -> None:
     assert gather(mesh(lambda way: 0.0), AT + timedelta(minutes=10), ended=True).reports == len(NICS) * 16
 
 
-def test_memory_of_probes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "REPORTS_PER_HOST_MAX", 3)
+def folded(seen: Sequence[Observed]) -> ProbeMemory:
     memory = ProbeMemory()
-    seen = [each for each in mesh(lambda way: 0.0) if each.host == "h0"]
     for each in sorted(seen, key=lambda o: o.order):
         memory.fold(each)
-    assert len(memory.reports()) == 3
-    assert memory.dropped == len(seen) - 3
-    memory.forget(NOW)
-    assert memory.reports() == ()
+    return memory
+
+
+def report(at_s: float, *, flow: int = 0, received_s: float | None = None, lost: int = 0) -> Observed:
+    """Ends `at_s` after the start."""
+    fact = Probe(
+        component=NICS[0], target=NICS[1], flow=flow, observed_at=AT + timedelta(seconds=at_s), interval_s=1.0, sent=10,
+        lost=lost, responder_us_p50=at_s,
+    )  # fmt: skip
+    received = AT + timedelta(seconds=at_s if received_s is None else received_s)
+    return Observed(f"{flow}@{at_s}", "h0", "probes", fact.observed_at, received, fact)
+
+
+def test_flows_that_find_no_room_are_counted_and_room_is_made_when_others_fall_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reports, "FLOWS_MAX", 3)
+    memory = folded([report(1.0, flow=n) for n in range(5)])
+    assert (memory.flows, memory.dropped) == (3, 2)
+    memory.forget(AT + timedelta(seconds=40))
+    assert memory.flows == 3
+    memory.forget(AT + timedelta(seconds=90))
+    assert memory.flows == 0
+    memory.fold(report(91.0, flow=4))
+    assert (memory.flows, memory.dropped) == (1, 2)
+
+
+def test_what_is_kept_of_a_flow_does_not_grow_with_its_reports() -> None:
+    windows = Windows()
+    for second in range(1, 600):
+        windows.fold(report(float(second), lost=second % 2))
+    ((counted,),) = windows._flows.values()
+    assert len(counted.rows) / reports._WIDTH <= windows.policy.windows + 3
+    assert len(counted.bad) <= reports.BAD_KEPT and len(counted.good) <= reports.GOOD_KEPT
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(0, 40), st.integers(0, 10)), max_size=60, unique_by=lambda e: e[0])
+)
+@settings(max_examples=80, deadline=None)
+def test_a_flow_adds_up_to_its_reports_of_the_last_minute(told: list[tuple[int, int, int]]) -> None:
+    seen = [report(-40)] + [report(at_s, received_s=at_s + late_s / 10, lost=lost) for at_s, late_s, lost in told]
+    now_s = 101.0  # the window that ended at 95 is the newest that is over for the grace
+    found = gather(seen, AT + timedelta(seconds=now_s))
+    counting = [(at_s, lost) for at_s, _, lost in told if 35 <= at_s < 95]
+    assert found.reports == len(counting)
+    for flow in found.flows:
+        assert (flow.sent, flow.lost) == (10 * len(counting), sum(lost for _, lost in counting))
+        assert flow.responder_us_p50 == max(at_s for at_s, _ in counting)
+    assert bool(found.flows) == bool(counting)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 200), st.integers(0, 10)), max_size=40), st.integers(0, 100))
+@settings(max_examples=80, deadline=None)
+def test_a_closed_window_never_changes_again(told: list[tuple[int, int, int]], asked_s: int) -> None:
+    seen = sorted(
+        (report(at_s, flow=n % 3, received_s=at_s + late_s / 10, lost=lost) for n, (at_s, late_s, lost) in enumerate(told)),
+        key=lambda each: each.order,
+    )
+    asked = AT + timedelta(seconds=asked_s)
+    windows = Windows()
+    for each in seen:
+        if each.received_at <= asked:
+            windows.fold(each)
+    then = windows.gathered(asked.timestamp())
+    later_s = 5.0 * (then.closed + 3) - 0.5  # short of the moment at which the next one is closed
+    for each in seen:
+        if asked < each.received_at and each.received_at.timestamp() <= later_s:
+            windows.fold(each)
+    after = windows.gathered(later_s)
+    assert (after.closed, after.flows, after.reports) == (then.closed, then.flows, then.reports)
+
+
+def test_a_spool_that_is_read_out_at_last_says_nothing_of_now() -> None:
+    seen = [report(1.0, received_s=1.5), report(2.0, received_s=300.0, lost=9), report(301.0)]
+    (flow,) = gather(seen, AT + timedelta(seconds=320)).flows
+    assert (flow.sent, flow.lost) == (10, 0)
+
+
+def test_jobs_that_ask_for_the_same_window_get_the_same_answer_worked_out_once() -> None:
+    memory = folded(mesh(at(UPLINK, 0.3)))
+    asked = NOW + timedelta(seconds=1)
+    first = memory.localised(asked, FABRIC)
+    assert memory.localised(asked + timedelta(seconds=3), FABRIC) is first
+    assert memory.localised(asked + timedelta(seconds=5), FABRIC) is not first
+    moved = h100_pod(hosts=6, pods=3, rails=2, spines=3)
+    assert memory.localised(asked, moved) == first
 
 
 def case(seen: Sequence[Observed], fabric: Fabric = FABRIC, *, probes: ProbeMemory | None = None) -> Case:
@@ -277,7 +360,7 @@ def test_engines_get_suspects_of_a_component_with_evidence_that_exists() -> None
     assert isinstance(suspect, Suspect)
     assert suspects_at(told, UPLINK) == suspects(told) == (suspect,)
     assert suspects_at(told, DEAD) == ()
-    lines = evidence(told, suspect, 0.7)
+    lines = evidence(suspect, 0.7)
     assert lines
     by_id = {each.id: each.fact for each in seen}
     for line in lines:
@@ -288,9 +371,8 @@ def test_engines_get_suspects_of_a_component_with_evidence_that_exists() -> None
 
 
 def test_reports_that_the_fabric_remembers_count_as_those_of_the_case() -> None:
-    seen, memory = mesh(at(UPLINK, 0.3)), ProbeMemory()
-    for each in sorted(seen, key=lambda o: o.order):
-        memory.fold(each)
+    seen = mesh(at(UPLINK, 0.3))
+    memory = folded(seen)
     assert suspects(case((), probes=memory)) == suspects(case(seen)) == suspects(case(seen, probes=memory))
 
 

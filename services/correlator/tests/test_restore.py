@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from goodput_common.contracts.telemetry import Probe, Source, TelemetryBatch
+from goodput_common.contracts.verdict import FaultClass
 from goodput_correlator.adapters.memory import MemoryStore
 from goodput_correlator.application import restore
 from goodput_correlator.application.placement import JobBoard, job_state, registration_of
@@ -16,6 +18,8 @@ from goodput_correlator.application.ports import Reign, Tick, Write
 from goodput_correlator.application.views import JobState
 from goodput_correlator.domain.case import Observed
 from goodput_correlator.domain.incidents import Incidents, grid_floor
+from goodput_correlator.domain.remembered import Batch
+from goodput_topology.generate import h100_pod
 
 Script = Callable[..., Any]
 
@@ -58,6 +62,61 @@ async def test_the_verdicts_after_a_restart_are_those_without_one(
     said = after.tick(start + timedelta(seconds=50))
     assert said
     assert [msgspec.json.encode(v) for v in said] == [msgspec.json.encode(v) for v in log.verdicts(50)]
+
+
+async def test_what_probes_had_told_before_a_restart_still_counts(script: Script) -> None:
+    """A switch drops and counts nothing: all that tells of it are probes, most of them sent before the restart."""
+    pod, spine = h100_pod(hosts=4, pods=2, spines=2), "switch:spine-0"
+    log = script(hosts=8, fabric=pod)
+    log.register()
+    log.beats(75.0)
+    last = log.run(1, 40)
+    log.step_s *= 1.5
+    log.run(40, 75, first_step=last)
+    start = log.log[0].received_at
+    batches = []
+    for at_s in range(5, 75, 5):
+        for host in range(8):
+            told = []
+            for rail, flow in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)):
+                a, b = f"nic:h{host}/mlx5_{rail}/1", f"nic:h{(host + 4) % 8}/mlx5_{rail}/1"
+                out, back = (pod.path(*ends).listed for ends in ((a, b), (b, a)))
+                path, answer_path = out[flow % len(out)][1:-1], back[flow // 2 % len(back)][1:-1]
+                lost = 6 if at_s > 40 and spine in path + answer_path else 0
+                told.append(
+                    Probe(
+                        component=a, target=b, flow=flow, observed_at=log.clock(f"h{host}", at_s), interval_s=5.0, sent=50,
+                        lost=lost, path=path, answer_path=answer_path,
+                    )
+                )  # fmt: skip
+            at = told[0].observed_at
+            data = TelemetryBatch(
+                fabric=pod.name, host=f"h{host}", source=Source.PROBES, boot_id="b", seq=at_s, observed_from=at,
+                observed_to=at, samples=tuple(told),
+            )  # fmt: skip
+            batches.append(Batch(f"h{host}/probes/{at_s}", start + timedelta(seconds=at_s + 0.1), data))
+
+    unbroken = Incidents(pod)
+    for seen in log.log:
+        unbroken.observe(seen)
+    for batch in batches:
+        unbroken.take(batch)
+    expected = unbroken.tick(start + timedelta(seconds=75))
+    assert [each.culprit.component for each in expected if each.fault_class is FaultClass.SWITCH_FAULT] == [spine]
+
+    judged_at = grid_floor(start + timedelta(seconds=51))
+    assert all(each.published_at > judged_at for each in expected)
+    store, _ = await stored(log, judged_at=judged_at, until=judged_at)
+    before = [each for each in batches if each.received_at <= judged_at]
+    await store.write(Reign(pod.name, 1), [Write(batch=each) for each in before])
+    _, after, _ = await restore.rebuilt(store, pod.name)
+    after.topology = pod
+    for seen in log.log:
+        after.observe(seen)
+    for batch in batches[len(before) :]:
+        after.take(batch)
+    said = after.tick(start + timedelta(seconds=75))
+    assert [msgspec.json.encode(v) for v in said] == [msgspec.json.encode(v) for v in expected]
 
 
 async def test_a_job_that_finished_long_before_a_restart_stays_finished(script: Script) -> None:

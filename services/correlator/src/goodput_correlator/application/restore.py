@@ -1,9 +1,10 @@
 """What a term begins with: the diagnosis and the accounts as they stood at the grid's place, made from the store.
 
 The window of evidence is read page by page, in the order in which it is judged. Of batches that only measure, which are
-most, the last minute is read: what a decision needs of counters and gauges is told again every few seconds. What had been
-judged is folded into the timelines with its page; only what came in after the grid's place is held until it is judged. So
-the start takes the memory that the diagnosis itself takes and one page, whatever the window holds.
+most, the last minute and a half is read: what a decision needs of counters and gauges is told again every few seconds, and
+no older report of probes counts. What had been judged is folded into the timelines with its page; only what came in after
+the grid's place is held until it is judged. So the start takes the memory that the diagnosis itself takes and one page,
+whatever the window holds.
 
 A job that has been quiet for longer than the window has nothing in it. When it was last heard of, how far it had come and
 who had left then stands in its row, and what its ranks said last is fetched beside it: a start is no word of a job, and a
@@ -25,7 +26,7 @@ _log = get_logger(__name__)
 
 ROWS_MAX = 500_000  # the newest; older ones than fit have been judged before
 PAGE_ROWS = 5000
-MEASURED_S = 60.0
+MEASURED_S = 90.0  # more than the windows of probes that count, with their grace
 
 
 async def rebuilt(store: Store, fabric: str) -> tuple[datetime | None, Incidents, JobBoard]:

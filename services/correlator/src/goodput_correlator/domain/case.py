@@ -30,7 +30,7 @@ from goodput_correlator.domain.pace import RankPace, Slow
 from goodput_topology.graph import Fabric
 
 if TYPE_CHECKING:
-    from goodput_correlator.domain.localise.reports import ProbeMemory  # which keeps `Observed`
+    from goodput_correlator.domain.localise.memory import ProbeMemory  # which keeps `Observed`
 
 JobFact = RankRegistered | RankProgress | StallSuspected | RankExited | FlightRecorderDump
 Fact = Event | Counter | State | Gauge | Probe | CollectorHeartbeat | JobFact

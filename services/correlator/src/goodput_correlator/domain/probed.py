@@ -7,9 +7,8 @@ answer means that probes accuse nobody, or that nobody probes: `localised(case).
 from __future__ import annotations
 
 from goodput_common.contracts.ids import ComponentId
-from goodput_common.contracts.telemetry import Probe
 from goodput_common.contracts.verdict import Evidence
-from goodput_correlator.domain.case import Case, Observed, ordered
+from goodput_correlator.domain.case import Case
 from goodput_correlator.domain.clues import canonical, cite
 from goodput_correlator.domain.localise.answer import Localised, Suspect, Trouble, localise
 from goodput_correlator.domain.localise.reports import gather
@@ -18,11 +17,14 @@ EVIDENCE_PER_SUSPECT = 4
 
 
 def localised(case: Case) -> Localised:
-    """The whole answer, once a case."""
+    """The whole answer, once a case: of what the fabric remembers, else of the reports among the case's own facts."""
     found: Localised | None = case.memo.get("localised")
     if found is None:
-        reports = gather(_reports(case).values(), case.now, ended=case.offline)
-        found = case.memo["localised"] = localise(reports, case.topology)
+        if case.probes is not None:
+            found = case.probes.localised(case.now, case.topology)
+        else:
+            found = localise(gather(case.observed, case.now, ended=case.offline), case.topology)
+        case.memo["localised"] = found
     return found
 
 
@@ -39,11 +41,9 @@ def suspects_at(case: Case, component: ComponentId) -> tuple[Suspect, ...]:
     return tuple(each for each in suspects(case) if wanted & {each.component, *each.same})
 
 
-def evidence(case: Case, suspect: Suspect, weight: float) -> tuple[Evidence, ...]:
+def evidence(suspect: Suspect, weight: float) -> tuple[Evidence, ...]:
     """Some of the reports that accuse it."""
-    reports = _reports(case)
-    told = [reports[each] for each in suspect.ids if each in reports]
-    return tuple(cite(each, words(suspect), weight, suspect.component) for each in told[:EVIDENCE_PER_SUSPECT])
+    return tuple(cite(each, words(suspect), weight, suspect.component) for each in suspect.told[:EVIDENCE_PER_SUSPECT])
 
 
 def words(suspect: Suspect) -> str:
@@ -59,12 +59,3 @@ def words(suspect: Suspect) -> str:
         f"{suspect.component}{direction} {spoiled} {suspect.rate:.2%} of the probes that cross it: {suspect.flows} of"
         f" {suspect.flows_in_all} flows"
     )
-
-
-def _reports(case: Case) -> dict[str, Observed]:
-    found: dict[str, Observed] | None = case.memo.get("probe_reports")
-    if found is None:
-        seen = [each for each in case.observed if isinstance(each.fact, Probe)]
-        kept = case.probes.reports() if case.probes is not None else ()
-        found = case.memo["probe_reports"] = {each.id: each for each in ordered((*seen, *kept))}
-    return found

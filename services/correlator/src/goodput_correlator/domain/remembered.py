@@ -17,7 +17,7 @@ from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Probe, TelemetryBatch
 from goodput_correlator.domain.case import Case, MessageLike, Observed, ordered
 from goodput_correlator.domain.host_timeline import HostTimeline
-from goodput_correlator.domain.localise.reports import ProbeMemory
+from goodput_correlator.domain.localise.memory import ProbeMemory
 from goodput_correlator.domain.measurements import Measurements
 from goodput_correlator.domain.packed import Reading
 from goodput_correlator.domain.room import Leave, Room
@@ -78,7 +78,7 @@ class Remembered:
 
     @property
     def overflow(self) -> int:
-        return self._left_out + self.measured.dropped
+        return self._left_out + self.measured.dropped + self.probes.dropped
 
     def use(self, topology: Fabric) -> None:
         self.topology = topology
@@ -169,7 +169,7 @@ class Remembered:
         if int(at.timestamp()) % TIDY_S == 0:
             before = at - timedelta(seconds=MEASURED_KEEP_S)
             self.measured.forget(before)
-            self.probes.forget(before)
+            self.probes.forget(at)
 
     # ------------------------------------------------------------------------------------------------- looking
 

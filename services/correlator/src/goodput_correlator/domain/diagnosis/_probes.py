@@ -7,6 +7,7 @@ small, and some components look alike to them (an adapter and its cable): alone 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind, kind_of
 from goodput_common.contracts.verdict import Evidence
@@ -27,19 +28,35 @@ def support(case: Case, component: ComponentId, score: float) -> tuple[float, tu
     told = [each for each in probed.suspects_at(case, component) if _counts(each)]
     if not told:
         return score, ()
-    return min(0.97, score + (1.0 - score) * SUPPORT * told[0].score), probed.evidence(case, told[0], 0.4)
+    return min(0.97, score + (1.0 - score) * SUPPORT * told[0].score), probed.evidence(told[0], 0.4)
 
 
 def accused(case: Case, kinds: Collection[ComponentKind], *, without: Collection[ComponentId] = ()) -> Iterator[Suspect]:
-    """Suspects of these kinds that nothing else has named: `without` and what probes cannot tell from it."""
+    """Suspects of these kinds that nothing else has named: `without` and what probes cannot tell from it. Of several that
+    probes cannot tell apart each is one."""
     for each in probed.suspects(case):
-        if kind_of(each.component) in kinds and _counts(each) and not {each.component, *each.same} & set(without):
-            yield each
+        if not _counts(each) or {each.component, *each.same} & set(without):
+            continue
+        places = _places(case, each)
+        for place in places:
+            if kind_of(place) in kinds:
+                yield replace(each, component=place, same=tuple(other for other in places if other != place))
 
 
 def alone(suspect: Suspect) -> float:
-    """The score of a finding that rests on probes and nothing else."""
-    return ALONE_MIN + (ALONE_MAX - ALONE_MIN) * suspect.score
+    """The score of a finding that rests on probes and nothing else: a part of it for each that it may be."""
+    return (ALONE_MIN + (ALONE_MAX - ALONE_MIN) * suspect.score) / (1 + len(suspect.same))
+
+
+def _places(case: Case, suspect: Suspect) -> tuple[ComponentId, ...]:
+    """Where to look: a cable and the adapter at its end are one place, which goes by the name that comes first. A switch
+    and two of its cables, or the cables of one tier where nobody knows the ways, are as many as they are."""
+    found: dict[ComponentId, None] = {}
+    for each in (suspect.component, *suspect.same):
+        near = {each, case.topology.link_of(each), *(case.topology.ends_of(each) or ())}
+        if not any(other in near for other in found):
+            found[each] = None
+    return tuple(found)
 
 
 def _counts(suspect: Suspect) -> bool:

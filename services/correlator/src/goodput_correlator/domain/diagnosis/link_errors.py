@@ -87,7 +87,7 @@ def _by_probes(case: Case, named: set[ComponentId]) -> Iterator[Finding]:
             fault_class=FaultClass.LINK_FLAP,
             component=suspect.component,
             score=score * factor,
-            evidence=(*probed.evidence(case, suspect, score), *extra),
+            evidence=(*probed.evidence(suspect, score), *extra),
             engine=ENGINE,
             ranks=ranks,
             host=host_of_link(case, suspect.into or suspect.component),

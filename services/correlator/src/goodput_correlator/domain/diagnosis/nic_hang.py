@@ -102,7 +102,7 @@ def _unheard(case: Case, hung: dict[ComponentId, list[Seen]]) -> Iterator[Findin
         factor, words, extra = agreement(case, ranks, network=True)
         score = _probes.alone(suspect)
         because = "no probe comes through it, while its link was not lost" + (f"; {words}" if words else "")
-        yield _named(case, nic, score * factor, (*probed.evidence(case, suspect, score), *extra), because)
+        yield _named(case, nic, score * factor, (*probed.evidence(suspect, score), *extra), because)
 
 
 def _named(

@@ -216,7 +216,7 @@ def _by_probes(case: Case, named: set[ComponentId]) -> Iterable[Finding]:
                 fault_class=FaultClass.SWITCH_FAULT,
                 component=suspect.component,
                 score=score,
-                evidence=probed.evidence(case, suspect, score),
+                evidence=probed.evidence(suspect, score),
                 engine=ENGINE,
                 ranks=ranks,
                 explains=symptoms_of(case),

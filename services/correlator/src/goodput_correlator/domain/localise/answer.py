@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind, kind_of
+from goodput_correlator.domain.case import Observed
 from goodput_correlator.domain.localise.ends import Role, SlowEnd, delayed, host_behind, slow_ends
 from goodput_correlator.domain.localise.likelihood import likelihood
 from goodput_correlator.domain.localise.matrix import Column, Matrix, Ways, matrix
@@ -21,7 +22,7 @@ from goodput_correlator.domain.localise.reports import Flow, Gathered
 from goodput_topology.graph import Fabric
 
 DEAD_RATE = 0.95
-IDS_CITED_MAX = 8
+CITED_MAX = 8
 _DEAD_FIRST = (ComponentKind.NIC, ComponentKind.LINK, ComponentKind.PORT, ComponentKind.SWITCH, ComponentKind.HOST)
 _LOSSY_FIRST = (ComponentKind.LINK, ComponentKind.PORT, ComponentKind.NIC, ComponentKind.SWITCH, ComponentKind.HOST)
 
@@ -49,7 +50,7 @@ class Suspect:
     into: ComponentId | None = None  # the end of a link that it fails towards, where only one direction does
     delay_us: float = -1.0
     usual_us: float = -1.0
-    ids: tuple[str, ...] = ()  # some of the reports that say so
+    told: tuple[Observed, ...] = ()  # some of the reports that say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +86,11 @@ class Prepared:
     delays: Matrix
 
 
-def prepare(gathered: Gathered, topology: Fabric) -> Prepared:
-    """Lay what happened at slow hosts aside, and the rest out as flows against components."""
-    flows, ways = gathered.flows, Ways(topology)
+def prepare(gathered: Gathered, topology: Fabric, ways: Ways | None = None) -> Prepared:
+    """Lay what happened at slow hosts aside, and the rest out as flows against components. `ways`: what is known of this
+    topology from before."""
+    flows = gathered.flows
+    ways = ways if ways is not None else Ways(topology)
     slow = slow_ends(flows)
     busy = {each.host for each in slow}
     aside = [bool(busy) and bool(busy & {host_behind(f.prober), host_behind(f.target)}) for f in flows]
@@ -105,9 +108,9 @@ def prepare(gathered: Gathered, topology: Fabric) -> Prepared:
     )
 
 
-def localise(gathered: Gathered, topology: Fabric, variant: Variant = likelihood) -> Localised:
-    """Pure; the order of reports and their doubles make no difference."""
-    return answer(prepare(gathered, topology), variant)
+def localise(gathered: Gathered, topology: Fabric, variant: Variant = likelihood, *, ways: Ways | None = None) -> Localised:
+    """The order of reports and their doubles make no difference."""
+    return answer(prepare(gathered, topology, ways), variant)
 
 
 def answer(prepared: Prepared, variant: Variant = likelihood) -> Localised:
@@ -161,7 +164,7 @@ def _suspect(pick: Pick, of: Matrix, flows: Sequence[Flow], trouble: Trouble) ->
         flows_in_all=column.flows,
         same=tuple(same),
         into=column.into or None,
-        ids=_cited(flows[of.rows[row]] for row in rows[:IDS_CITED_MAX]),
+        told=_cited(flows[of.rows[row]] for row in rows[:CITED_MAX]),
     )
 
 
@@ -185,9 +188,9 @@ def _slow_suspect(slow: SlowEnd, flows: Sequence[Flow]) -> Suspect:
         flows_in_all=len(own),
         delay_us=round(slow.delay_us, 1),
         usual_us=round(slow.usual_us, 1),
-        ids=_cited(witnesses[:IDS_CITED_MAX]),
+        told=_cited(witnesses[:CITED_MAX]),
     )
 
 
-def _cited(flows: Iterable[Flow]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each for f in flows for each in f.ids[:2]))[:IDS_CITED_MAX]
+def _cited(flows: Iterable[Flow]) -> tuple[Observed, ...]:
+    return tuple({each.id: each for f in flows for each in f.told[:2]}.values())[:CITED_MAX]

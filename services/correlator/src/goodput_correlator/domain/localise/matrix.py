@@ -24,6 +24,7 @@ WAYS_MAX = 64  # equal-cost ways that are looked at one by one
 CACHE_MAX = 200_000
 KINDS = (ComponentKind.NIC, ComponentKind.LINK, ComponentKind.PORT, ComponentKind.SWITCH, ComponentKind.HOST)
 
+Steps = tuple[ComponentId, ...]
 Crossed = dict[str, float]  # component, or component and direction -> share of the flow's ways that lead over it
 INTO = " into "  # `<link> into <end>`: a link in one direction
 
@@ -63,14 +64,24 @@ class Ways:
     """What flows cross, by the topology; remembered, for many flows share their ways."""
 
     def __init__(self, topology: Fabric) -> None:
-        self._topology = topology
+        self.topology = topology
+        self._of: dict[tuple[ComponentId, ComponentId, Steps, Steps], Crossed] = {}
         self._ends: dict[ComponentId, tuple[ComponentId, Crossed]] = {}
         self._suspects: dict[ComponentId, tuple[ComponentId, bool] | None] = {}
         self._directions: dict[tuple[ComponentId, ComponentId], str | None] = {}
         self._between: dict[tuple[ComponentId, ComponentId], Crossed] = {}
 
     def of(self, flow: Flow) -> Crossed:
-        """The components of a round trip."""
+        """The components of a round trip. Not to be changed."""
+        key = (flow.prober, flow.target, flow.path, flow.answer_path)
+        found = self._of.get(key)
+        if found is None:
+            if len(self._of) >= CACHE_MAX:
+                self._of.clear()
+            found = self._of[key] = self._round_trip(flow)
+        return found
+
+    def _round_trip(self, flow: Flow) -> Crossed:
         prober, own = self._end(flow.prober)
         target, others = self._end(flow.target)
         crossed = self._told((*flow.path, target)) if flow.path else dict(self._possible(prober, target))
@@ -86,8 +97,8 @@ class Ways:
         """An adapter by the fabric's name, and what all its flows cross: itself, its cable, its host."""
         found = self._ends.get(told)
         if found is None:
-            nic = self._topology.canonical(told)
-            own = (nic, self._topology.link_of(nic), host_behind(nic))
+            nic = self.topology.canonical(told)
+            own = (nic, self.topology.link_of(nic), host_behind(nic))
             found = self._ends[told] = (nic, {each: 1.0 for each in own if each is not None})
         return found
 
@@ -96,7 +107,7 @@ class Ways:
 
     def _possible(self, a: ComponentId, b: ComponentId) -> Crossed:
         """What lies between two adapters, with shares. It is the same for all adapters of the same two leaves."""
-        leaves = (self._topology.switch_of(a) or a, self._topology.switch_of(b) or b)
+        leaves = (self.topology.switch_of(a) or a, self.topology.switch_of(b) or b)
         found = self._between.get(leaves)
         if found is None:
             if len(self._between) >= CACHE_MAX:
@@ -105,8 +116,8 @@ class Ways:
         return found
 
     def _middle(self, a: ComponentId, b: ComponentId) -> Crossed:
-        ways = self._topology.path(a, b, limit=WAYS_MAX)
-        own = {a, b, self._topology.link_of(a), self._topology.link_of(b)}
+        ways = self.topology.path(a, b, limit=WAYS_MAX)
+        own = {a, b, self.topology.link_of(a), self.topology.link_of(b)}
         counts: dict[str, int] = {}
         for way in ways.listed:
             for each in dict.fromkeys(self._walk(way)):
@@ -140,18 +151,18 @@ class Ways:
 
     def _suspect(self, each: ComponentId) -> tuple[ComponentId, bool] | None:
         """What a step of a way stands for, and whether it is a link itself; None for what is no part of a network."""
-        component = self._topology.canonical(each)
+        component = self.topology.canonical(each)
         try:
             kind = kind_of(component)
         except InvalidComponentId:
             return None
         if kind is ComponentKind.PORT:
-            return self._topology.link_of(component) or component, False
+            return self.topology.link_of(component) or component, False
         return (component, kind is ComponentKind.LINK) if kind in KINDS else None
 
     def _into(self, link: ComponentId, after: ComponentId) -> str | None:
         """A link between switches in the direction of the end that a way leads to, where the next step tells."""
-        ends = self._topology.ends_of(link)
+        ends = self.topology.ends_of(link)
         if ends is None:
             try:
                 ends = link_ends(link)
@@ -159,12 +170,12 @@ class Ways:
                 return None
         if any(end.startswith("nic:") for end in ends):
             return None
-        far = self._topology.canonical(after)
+        far = self.topology.canonical(after)
         into = next((end for end in ends if far in (end, self._switch(end))), None)
         return None if into is None else f"{link}{INTO}{into}"
 
     def _switch(self, port: ComponentId) -> ComponentId | None:
-        if (known := self._topology.switch_of(port)) is not None:
+        if (known := self.topology.switch_of(port)) is not None:
             return known
         kind, _, path = port.partition(":")
         return f"switch:{path.partition('/')[0]}" if kind == ComponentKind.PORT else None
