@@ -247,7 +247,7 @@ class Script:
         )
         self.put(f"exit/{generation}/{rank}", host, "agent", at_s, fact)
 
-    def suspected(self, rank: int, at_s: float, step: int) -> None:
+    def suspected(self, rank: int, at_s: float, step: int, frames: tuple[str, ...] = ()) -> None:
         host = self.host(rank)
         fact = StallSuspected(
             fabric=self.fabric.name,
@@ -257,6 +257,7 @@ class Script:
             at=self.clock(host, at_s),
             step=step,
             stalled_for_ms=2000,
+            frames=frames,
         )
         self.put(f"stall/{rank}", host, "agent", at_s, fact)
 

@@ -23,6 +23,7 @@ from goodput_correlator.domain.diagnosis.no_hardware_fault import shape_of
 
 Script = Callable[..., Any]
 STALL_S = 30.0
+STORE_WAIT = "torch.distributed.DistStoreError: wait timeout after {}ms, keys: /default_pg/0//cuda//barrier"
 NAN = "FloatingPointError: loss is nan at step {} on all ranks"
 
 
@@ -71,6 +72,32 @@ def test_a_rank_that_raises_alone_is_named_itself(script: Script) -> None:
     log.stand(STALL_S, 45, step=log.last_step, silent=(5,))
     verdict = last(log.verdicts(45))
     assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.PROCESS_DEAD, rank_id("j", 5))
+
+
+def test_a_rank_that_ends_while_the_others_have_long_waited_is_not_why_they_give_up(script: Script) -> None:
+    """Its own last words got lost: it is gone, and says nothing of why."""
+    log = running(script)
+    for rank in range(log.world):
+        at_s = STALL_S + 0.2 + 0.3 * rank
+        if rank == 6:
+            attrs = {"pid": "1006", "clean": "false"}
+            log.event(rank_id("j", 6), EventName.PROCESS_EXITED, at_s, host="h3", source="process", **attrs)
+        else:
+            log.exited(rank, at_s, clean=False, reason=STORE_WAIT.format(300000))
+    verdicts = log.verdicts(STALL_S + 15)
+    assert {verdict.fault_class for verdict in verdicts} == {FaultClass.NO_HARDWARE_FAULT}
+
+
+def test_a_rank_that_ended_before_the_others_began_to_wait_is_why(script: Script) -> None:
+    log = running(script)
+    attrs = {"pid": "1006", "clean": "false"}
+    log.event(rank_id("j", 6), EventName.PROCESS_EXITED, STALL_S + 0.2, host="h3", source="process", **attrs)
+    log.stand(STALL_S, STALL_S + 12, step=log.last_step, silent=(6,))
+    for rank in range(log.world):
+        if rank != 6:
+            log.exited(rank, STALL_S + 12 + 0.1 * rank, clean=False, reason=STORE_WAIT.format(5000))
+    verdict = last([verdict for verdict in log.verdicts(STALL_S + 20) if verdict.culprits])
+    assert verdict.culprit.component == rank_id("j", 6)
 
 
 def test_lost_connections_on_all_ranks_say_nothing_of_the_application(script: Script) -> None:
@@ -178,6 +205,11 @@ def stand_at_storage(log: Any, ranks: tuple[int, ...], to_s: float = 60, phase: 
     log.stand(STALL_S, to_s, step=log.last_step, joined=dict.fromkeys(ranks, count), phases=dict.fromkeys(ranks, phase))
 
 
+def beat(seen: Any) -> int:
+    number: int = seen.fact.seq
+    return number
+
+
 def stalls(log: Any, host: str, at_s: float, state: str = "stalled", **attrs: str) -> None:
     told = {"mount": "/data", "server": "10.0.0.9:/data", "what": "no completion", "state": state} | attrs
     log.event(host_id(host), EventName.STORAGE_STALL, at_s, host=host, source="host", **told)
@@ -217,6 +249,28 @@ def test_a_mount_that_hangs_elsewhere_does_not_hide_a_dead_gpu(script: Script) -
     log.xid("h1", "1", 79, STALL_S, impact="reboot")
     log.stand(STALL_S, 50, step=log.last_step, silent=(3,))
     assert last(log.verdicts(50)).fault_class is FaultClass.GPU_OFF_BUS
+
+
+@pytest.mark.parametrize(
+    ("frame", "fault_class", "component"),
+    [
+        ("dataset.py:131 in read_shard", FaultClass.STORAGE_STALL, "host:h1"),
+        ("checkpoint.py:71 in write", FaultClass.STORAGE_STALL, "host:h1"),
+        ("dataloader.py:1284 in _get_data", FaultClass.PROCESS_STALL, "rank:j/2"),
+        ("train.py:12 in spread", FaultClass.PROCESS_STALL, "rank:j/2"),
+    ],
+)
+def test_code_that_reads_on_a_host_that_nobody_tells_of_makes_its_storage_likelier(
+    script: Script, frame: str, fault_class: FaultClass, component: str
+) -> None:
+    log = running(script)
+    log.log = [each for each in log.log if each.source != "heartbeat" or each.host != "h1" or beat(each) <= 4]
+    stand_at_storage(log, (2,))
+    log.suspected(2, STALL_S + 2.0, log.last_step, frames=(frame,))
+    verdict = last(log.verdicts(60))
+    assert (verdict.fault_class, verdict.culprit.component) == (fault_class, component)
+    if fault_class is FaultClass.STORAGE_STALL:
+        assert verdict.confidence < 0.8
 
 
 # --------------------------------------------------------------------------------------------------------------- PCIe

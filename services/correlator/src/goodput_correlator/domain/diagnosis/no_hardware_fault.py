@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
 from goodput_common.contracts.ids import ComponentId, job_id
 from goodput_common.contracts.job import RankExited, RankProgress
@@ -25,15 +26,16 @@ from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, EventN
 from goodput_common.contracts.verdict import Action, ActionKind, Evidence, FaultClass
 from goodput_correlator.domain.blame import analysis
 from goodput_correlator.domain.case import Case, Observed
-from goodput_correlator.domain.clues import canonical, cite, events, ranks_on, symptoms_of
-from goodput_correlator.domain.deaths import CONSEQUENCE, ENDED
+from goodput_correlator.domain.clues import CLOCK_DOUBT_S, canonical, cite, events, happened_at, ranks_on, symptoms_of
+from goodput_correlator.domain.deaths import CONSEQUENCE, ENDED, Death, deaths
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.timeline import LONG_PHASES
 
 ENGINE = "no_hardware_fault"
 APPLICATION_XIDS = frozenset({"13", "31", "43"})
 HARDWARE_WORDS = re.compile(r"ECC|uncorrectable|hardware|unspecified launch failure|GPU is lost", re.IGNORECASE)
-STORE = re.compile(r"DistStoreError|wait timeout after \d+ ?ms, keys")  # ranks wait for a key: nothing of a GPU or a network
+# ranks wait for a key of the store: nothing of a GPU or a network
+STORE = re.compile(r"(?:DistStoreError.*?)?wait timeout after (?P<ms>\d+) ?ms, keys|DistStoreError")
 CPU_SIDE = frozenset({"stuck", "gil"})
 LOOKS = frozenset({Source.KERNEL_LOG, Source.RDMA, Source.NETLINK, Source.NVML, Source.DCGM})
 SAME_MIN = 2
@@ -95,19 +97,26 @@ def _same_exception(case: Case) -> Finding | None:
     score = FEW + (ALL - FEW) * min(1.0, (len(same) - 1) / max(3.0, 0.5 * len(case.placement.ranks)))
     text = next(iter(same.values())).fact
     reason = text.reason if isinstance(text, RankExited) else shape
-    if STORE.search(reason):
+    waited = STORE.search(reason)
+    if waited:
         score *= STORE_FACTOR
+    ended_too = _ended_in_the_wait(case, same, int(waited["ms"]) / 1000) if waited and waited["ms"] else {}
     words = "all ranks raise" if share >= NEARLY_ALL else f"{len(same)} ranks on {len(hosts)} hosts raise"
     evidence = [
         cite(left, f"rank {rank} raised what others raise, too", 0.6, case.rank_component(rank))
         for rank, left in same.items()
     ]
+    evidence = evidence[:8]
+    evidence += [
+        cite(death.at, f"rank {rank} ended when the others had long waited already", 0.3, case.rank_component(rank))
+        for rank, death in ended_too.items()
+    ][:2]
     return _finding(
         case,
         _certainty(case, score),
-        evidence[:8],
+        evidence,
         f"{words} the same: {reason[:160]}",
-        ranks=tuple(same),
+        ranks=tuple(sorted({*same, *ended_too})),
         settled=share >= NEARLY_ALL or len(same) >= 4,
         action=Action(
             kind=ActionKind.RESTART_JOB,
@@ -116,6 +125,13 @@ def _same_exception(case: Case) -> Finding | None:
             " needs a person, not other hardware",
         ),
     )
+
+
+def _ended_in_the_wait(case: Case, same: Mapping[int, Observed], waited_s: float) -> dict[int, Death]:
+    """The ranks that ended without a word while those that gave up had been waiting: a wait says how long it has lasted, and
+    who was there when it began is not the reason for it. Their last words got lost, or they were ended with the others."""
+    began_at = min(happened_at(case, left) for left in same.values()) - timedelta(seconds=waited_s - CLOCK_DOUBT_S)
+    return {rank: d for rank, d in deaths(case).items() if rank not in same and d.wordless and d.died_at >= began_at}
 
 
 def _own(reason: str) -> bool:

@@ -5,6 +5,8 @@ answer, tasks that wait for storage), the rank tells where it stands. Both toget
 mounts that nobody of the job uses hang as well, and a long checkpoint is no fault. Where the mount of *several* hosts hangs
 it is not theirs but the server's: then the job is named, whose storage it is (the server is no component of the fabric; it
 is told in words). It is never the hardware of a rank.
+
+Where a host's collector is silent, nobody tells of its storage: see `_storage_unseen`.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from goodput_common.contracts.verdict import Action, ActionKind, Evidence, Fault
 from goodput_correlator.domain.blame import agreement
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, events, states, symptoms_of
+from goodput_correlator.domain.diagnosis._storage_unseen import ENGINE, unseen_storage
 from goodput_correlator.domain.diagnosis.straggler import DATA_PHASES
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.hindrances import BEFORE_S
 from goodput_correlator.domain.lateness import Lateness, lateness
 
-ENGINE = "storage_stall"
 CHECKPOINT_PHASES = frozenset({"checkpoint", "save", "saving", "load_checkpoint", "restore"})
 STORAGE_PHASES = CHECKPOINT_PHASES | DATA_PHASES
 _FRAMES = re.compile(r"checkpoint|save|dataset|dataloader|read_shard|\bread\b|open\b|fetch", re.IGNORECASE)
@@ -62,7 +64,7 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         return ()
     troubles = [each for host in case.placement.hosts if (each := _trouble(case, host)) is not None]
     if not troubles:
-        return ()
+        return unseen_storage(case)
     shared = _shared(case, troubles)
     if shared:
         return (_whole_job(case, shared),)
