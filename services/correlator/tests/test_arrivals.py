@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from goodput_common.contracts.telemetry import Counter, CounterDoubt, Event, EventName, Gauge, Sample, Source, TelemetryBatch
 from goodput_correlator.application import facts

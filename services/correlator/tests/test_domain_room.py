@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered
 from goodput_common.contracts.telemetry import CollectorHeartbeat

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from goodput_common.contracts.job import RankProgress
 from goodput_common.contracts.telemetry import EventName

@@ -60,7 +60,9 @@ class HostTimeline:
     def _number(self, seen: Observed, fact: State) -> None:
         """A rank in a container registers under the pid that it sees itself; the collector tells the host's own number with
         the ranks of a GPU, or with the process. It is kept once the process is gone: the kernel speaks of it then."""
-        told = {key.removeprefix("pid:"): pid for key, pid in fact.attrs.items() if key.startswith("pid:rank:")}
+        if not fact.attrs:
+            return
+        told = {key[4:]: pid for key, pid in fact.attrs.items() if key[:9] == "pid:rank:"}
         if fact.component.startswith("rank:") and "outer_pid" in fact.attrs:
             told[fact.component] = fact.attrs["outer_pid"]
         for rank, pid in told.items():

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, overload
 
 from goodput_common.contracts.ids import ComponentId
-from goodput_common.contracts.telemetry import Counter, CounterDoubt, Gauge
+from goodput_common.contracts.telemetry import Counter, CounterDoubt, Gauge, Sample
 from goodput_correlator.domain.packed import RECORD_BYTES, Packer, Reading, Unpackable
 from goodput_topology.graph import Fabric
 
@@ -104,41 +105,51 @@ class Measurements:
 
     def fold(self, seen: Observed) -> None:
         """Take in a Counter or Gauge; in the order of `Observed.order`."""
-        fact = seen.fact
-        assert isinstance(fact, Counter | Gauge)
-        self.add(self.begin(Reading.of(seen)), None, fact)
+        self._take(Reading.of(seen), ((None, seen.fact),))
 
-    def begin(self, reading: Reading) -> int:
-        """A message whose facts follow: returns its number for `add`."""
-        return self._packer.begin(reading)
+    def take(self, reading: Reading, samples: Sequence[Sample], order: Iterable[int]) -> list[int]:
+        """Take in the counters and gauges of one message in this order. Returns the numbers of its other samples."""
+        return self._take(reading, [(n, samples[n]) for n in order])
 
-    def add(self, reading: int, n: int | None, fact: Counter | Gauge) -> None:
-        """The `n`-th fact of a message (None: the message is this fact)."""
-        component, name = fact.component, fact.name
-        of_component = self._told.get(component)
-        if of_component is None:
-            if len(self._told) >= COMPONENTS_MAX:
+    def _take(self, reading: Reading, facts: Iterable[tuple[int | None, object]]) -> list[int]:
+        """One loop, and as little as possible in it: this is run for every sample that a fabric tells."""
+        packer, told, received_at = self._packer, self._told, reading.received_at
+        pack, number, others = packer.pack, 0, list[int]()
+        component, of_component = "", dict[str, bytes]()
+        for n, fact in facts:
+            kind = type(fact)
+            if kind is not Counter and kind is not Gauge:
+                others.append(-1 if n is None else n)
+                continue
+            assert isinstance(fact, Counter | Gauge)
+            if fact.component != component or not number:  # a component's samples mostly follow each other
+                found = told.get(fact.component)
+                if found is None:
+                    if len(told) >= COMPONENTS_MAX:
+                        self.dropped += 1
+                        continue
+                    found = told[fact.component] = {}
+                    self._came(fact.component)
+                component, of_component = fact.component, found
+                self._heard[component] = received_at
+                number = number or packer.begin(reading)
+            name = fact.name
+            kept = of_component.get(name)
+            if kept is None:
+                if len(of_component) >= SERIES_PER_COMPONENT_MAX:
+                    self.dropped += 1
+                    continue
+                name, kept = sys.intern(name), b""
+            try:
+                record = pack(number, n, fact)
+            except Unpackable:
                 self.dropped += 1
-                return
-            of_component = self._told[component] = {}
-            self._came(component)
-        kept = of_component.get(name)
-        if kept is None:
-            if len(of_component) >= SERIES_PER_COMPONENT_MAX:
-                self.dropped += 1
-                return
-            name, kept = sys.intern(name), b""
-        try:
-            record = self._packer.pack(reading, n, fact)
-        except Unpackable:
-            self.dropped += 1
-            return
-        self._heard[component] = self._packer.reading(reading).received_at
-        if len(kept) >= _MEASURED_BYTES:
-            short = type(fact) is Gauge or name.endswith(TRAFFIC_ENDINGS)
-            if short or len(kept) >= _COUNTED_BYTES:
+                continue
+            held = len(kept)
+            if held >= _MEASURED_BYTES and (kind is Gauge or held >= _kept_bytes(name)):
                 kept = kept[RECORD_BYTES:]
-        of_component[name] = kept + record
+            of_component[name] = kept + record
+        return others
 
     def use(self, topology: Fabric) -> None:
         """Names are looked up in this topology from now on."""
@@ -234,7 +245,11 @@ def _risen(of: Sequence[Observed], since: datetime) -> Rise:
 
 
 _MEASURED_BYTES = MEASURED_MAX * RECORD_BYTES
-_COUNTED_BYTES = COUNTED_MAX * RECORD_BYTES
+
+
+@lru_cache(maxsize=10_000)
+def _kept_bytes(counter: str) -> int:
+    return (MEASURED_MAX if counter.endswith(TRAFFIC_ENDINGS) else COUNTED_MAX) * RECORD_BYTES
 
 
 def measured(observed: Iterable[Observed], topology: Fabric) -> Measurements:

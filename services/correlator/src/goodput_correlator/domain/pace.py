@@ -11,6 +11,7 @@ step without what it waited for others, against its own past and against the oth
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections import deque
 from collections.abc import Mapping
@@ -159,7 +160,26 @@ class _Window:
     reports: int = 0
     own: int = 0  # of them with an own time
     own_ms: float = 0.0
-    phases_ms: dict[str, float] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  # of phases, as the last report had them
+    spent_ms: list[float] = field(default_factory=list)  # in each of these
+    others_ms: dict[str, float] = field(default_factory=dict)  # in phases that earlier reports named or ordered otherwise
+
+    @property
+    def phases_ms(self) -> dict[str, float]:
+        return self.others_ms | dict(zip(self.names, self.spent_ms, strict=True))
+
+    def add(self, phases_ms: Mapping[str, float]) -> None:
+        """Trainers mark the same phases in the same order again and again: then this is one pass over numbers."""
+        names = tuple(phases_ms)
+        if names == self.names:
+            self.spent_ms = list(map(operator.add, self.spent_ms, phases_ms.values()))
+            return
+        before = self.phases_ms
+        new = [name for name in names if name not in before]
+        left_out = set(new[max(0, PHASES_MAX - len(before)) :])
+        self.names = tuple(name for name in names if name not in left_out)
+        self.spent_ms = [before.get(name, 0.0) + phases_ms[name] for name in self.names]
+        self.others_ms = {name: spent_ms for name, spent_ms in before.items() if name not in phases_ms}
 
 
 @dataclass(slots=True)
@@ -193,17 +213,17 @@ class Own:
         if mine_ms is not None:
             now.own += 1
             now.own_ms += mine_ms
-        for name, spent_ms in fact.phases_ms.items():
-            if name in now.phases_ms or len(now.phases_ms) < PHASES_MAX:
-                now.phases_ms[name] = now.phases_ms.get(name, 0.0) + spent_ms
+        if fact.phases_ms:
+            now.add(fact.phases_ms)
 
     def _learn(self, window: _Window) -> None:
         if window.own:
             mine_ms, weight = window.own_ms / window.own, 1.0 - (1.0 - OWN_SMOOTHING) ** window.own
             self.usual_ms = mine_ms if self.usual_ms is None else self.usual_ms + weight * (mine_ms - self.usual_ms)
         weight = 1.0 - (1.0 - OWN_SMOOTHING) ** window.reports
-        for name in sorted(self.usual_phases_ms.keys() | window.phases_ms.keys()):
-            spent_ms = window.phases_ms.get(name, 0.0) / window.reports
+        phases_ms = window.phases_ms
+        for name in sorted(self.usual_phases_ms.keys() | phases_ms.keys()):
+            spent_ms = phases_ms.get(name, 0.0) / window.reports
             usual_ms = self.usual_phases_ms.get(name)
             if usual_ms is not None:
                 self.usual_phases_ms[name] = usual_ms + weight * (spent_ms - usual_ms)

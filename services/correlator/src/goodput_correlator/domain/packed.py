@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from goodput_common.contracts.ids import ComponentId
 from goodput_common.contracts.telemetry import Counter, CounterDoubt, Gauge
@@ -28,7 +29,8 @@ _ALONE = 0xFFFF  # the message is the fact
 _ATTRS_MAX = 60_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
-_DOUBTS = tuple(CounterDoubt)
+_NO_DOUBT = CounterDoubt.NONE
+_DOUBTS = (_NO_DOUBT, *(each for each in CounterDoubt if each is not _NO_DOUBT))
 _DOUBT_NUMBERS = {doubt: n for n, doubt in enumerate(_DOUBTS)}
 
 
@@ -37,8 +39,7 @@ class Unpackable(ValueError):
     many: the fact is left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """What the facts of one message share."""
 
     id: str
@@ -72,17 +73,19 @@ class Packer:
 
     def pack(self, reading: int, n: int | None, fact: Counter | Gauge) -> bytes:
         """Raises Unpackable."""
-        if fact.observed_at != self._at:
-            self._at, self._at_us = fact.observed_at, (fact.observed_at - _EPOCH) // _US
+        at = fact.observed_at
+        if at is not self._at and at != self._at:
+            self._at, self._at_us = at, (at - _EPOCH) // _US
         number = _ALONE if n is None else n
         try:
             if type(fact) is Gauge:
                 attrs = self._number(fact.attrs) if fact.attrs else 0
                 return _GAUGE.pack(reading, self._at_us, fact.value, number, attrs, _IS_GAUGE)
             assert isinstance(fact, Counter)
+            doubt = fact.doubt
             return _COUNTER.pack(
                 reading, self._at_us, fact.delta, fact.value, fact.interval_s, number, 0, _IS_COUNTER,
-                _DOUBT_NUMBERS[fact.doubt],
+                0 if doubt is _NO_DOUBT else _DOUBT_NUMBERS[doubt],
             )  # fmt: skip
         except struct.error as error:
             raise Unpackable(f"{fact.component} {fact.name}: {error}") from error

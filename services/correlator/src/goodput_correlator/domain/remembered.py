@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
+
+import msgspec
 
 from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Probe, TelemetryBatch
@@ -39,8 +40,7 @@ def _numbers(count: int) -> tuple[int, ...]:
     return tuple(sorted(range(count), key=str))
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """One telemetry message: what is kept of it, and what the diagnosis takes in whole."""
 
     id: str
@@ -102,15 +102,11 @@ class Remembered:
             self._read_host(what)
 
     def _read_batch(self, batch: Batch) -> None:
-        data, measured, reading = batch.data, self.measured, 0
+        data = batch.data
         samples, source = data.samples, data.source.value
-        for n in _numbers(len(samples)):
+        reading = Reading(batch.id, data.host, source, batch.received_at)
+        for n in self.measured.take(reading, samples, _numbers(len(samples))):
             sample = samples[n]
-            if isinstance(sample, MEASURED):  # a tuple: a union made anew for each sample costs more than the rest
-                if not reading:
-                    reading = measured.begin(Reading(batch.id, data.host, source, batch.received_at))
-                measured.add(reading, n, sample)
-                continue
             seen = Observed(f"{batch.id}#{n}", data.host, source, sample.observed_at, batch.received_at, sample)
             if isinstance(sample, Probe):
                 self.probes.fold(seen)

@@ -39,6 +39,8 @@ HEARD_S = 3.5  # a rank heard within this is "reporting"
 REPORT_GAP_S = 1.8  # reports come every second: one further from the last than this had something in its way
 _TELL_GROUPS = (RankProgress, FlightRecorderDump)
 _REPORT_GAP = timedelta(seconds=REPORT_GAP_S)
+_RESUME_GAP = timedelta(seconds=RESUME_GAP_S)
+_NONE = timedelta(0)
 GAP_BUCKET_S = 10
 WARM_UP_STEPS = 5  # the first steps of a process connect and compile: they teach nothing
 GAP_BUCKETS_MAX = 180  # half an hour of the job's own pauses teach what is normal
@@ -197,7 +199,7 @@ class JobTimeline:
         last = track.last
         if last is None or seen.received_at - last.received_at > _REPORT_GAP:
             track.since = seen.received_at
-        if last is None or ((fact.groups or getattr(last.fact, "groups", ())) and _counts(last) != _counts(seen)):
+        if last is None or ((fact.groups or last.fact.groups) and _counts(last) != _counts(seen)):  # type: ignore[union-attr]
             track.counted_at = seen.received_at
         track.seq, track.last = fact.seq, seen
         if fact.step_at is None and fact.step <= track.step:
@@ -205,8 +207,8 @@ class JobTimeline:
         if fact.step_at is None and track.step < 0:
             track.step, track.moved = fact.step, seen  # loaded from a checkpoint: no step of this process yet
             return
-        age_s = max(0.0, (fact.at - fact.step_at).total_seconds()) if fact.step_at else 0.0
-        finished_at = seen.received_at - timedelta(seconds=age_s)
+        age = fact.at - fact.step_at if fact.step_at is not None else _NONE
+        finished_at = seen.received_at - age if age > _NONE else seen.received_at
         if fact.step != track.step or track.finished_at is None:
             self._learn(track, seen, fact, finished_at)
             self._paced(track, seen, fact)
@@ -217,11 +219,13 @@ class JobTimeline:
 
     def _moved(self, finished_at: datetime) -> None:
         self._noted_step = -1
-        gap_s = (finished_at - self.moved_at).total_seconds() if self.moved_at else float("inf")
-        if gap_s > max(RESUME_GAP_S, 2.5 * self.usual_step_s):
+        before = self.moved_at
+        if before is not None and finished_at <= before:
+            return  # another rank was quicker to say so
+        gap = finished_at - before if before is not None else timedelta.max
+        if gap > _RESUME_GAP and gap.total_seconds() > 2.5 * self.usual_step_s:
             self.resumed_at = finished_at
-        if self.moved_at is None or finished_at > self.moved_at:
-            self.moved_at = finished_at
+        self.moved_at = finished_at
 
     def _learn(self, track: RankTrack, seen: Observed, fact: RankProgress, finished_at: datetime) -> None:
         if not self.learning or fact.steps <= 0 or track.step < 0 or track.finished_at is None:
@@ -230,14 +234,15 @@ class JobTimeline:
         if track.learned <= WARM_UP_STEPS:
             return
         between_s = (finished_at - track.finished_at).total_seconds()
+        mean_ms, told, gaps = fact.step_ms_mean, fact.steps, self._gaps
         # a pause between steps shows only here: the time that all but one usual step leave over
         steps = max(1, fact.step - track.step)
-        longest_s = max(fact.step_ms_max / 1000, between_s - (steps - 1) * fact.step_ms_mean / 1000)
+        longest_s = max(fact.step_ms_max / 1000, between_s - (steps - 1) * mean_ms / 1000)
         bucket = int(seen.received_at.timestamp()) // GAP_BUCKET_S
-        total_s = max(fact.step_ms_mean / 1000 * fact.steps, between_s if fact.step_ms_mean == 0 else 0.0)
-        if self._gaps and self._gaps[-1][0] == bucket:
-            _, longest, total, steps = self._gaps[-1]
-            self._gaps[-1] = (bucket, max(longest, longest_s), total + total_s, steps + fact.steps)
+        total_s = max(mean_ms / 1000 * told, between_s if mean_ms == 0 else 0.0)
+        if gaps and gaps[-1][0] == bucket:
+            _, longest, total, steps = gaps[-1]
+            gaps[-1] = (bucket, longest_s if longest_s > longest else longest, total + total_s, steps + told)
             return
         self._gaps.append((bucket, longest_s, total_s, fact.steps))
         if len(self._gaps) > GAP_BUCKETS_MAX:
