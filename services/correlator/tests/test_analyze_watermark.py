@@ -44,6 +44,17 @@ def test_a_message_given_back_holds_the_bound_until_it_is_handled_after_all() ->
     assert bound.bound == at(9 - GRACE_S)
 
 
+def test_how_late_a_message_came_after_a_calm_moment_is_measured_and_one_given_back_is_not_late() -> None:
+    bound = StreamBound()
+    bound.began(1, at(1))
+    bound.calm(at(5))
+    bound.began(1, at(1))
+    assert bound.late_s_max == 0.0
+    bound.began(2, at(4.9))
+    bound.began(3, at(6))
+    assert abs(bound.late_s_max - 0.1) < 1e-6
+
+
 def test_a_quiet_stream_moves_on_by_calm_only_and_the_slowest_stream_decides() -> None:
     quiet, busy = StreamBound(), StreamBound()
     busy.began(7, at(20))

@@ -80,6 +80,7 @@ class Analyze:
         """See whether the stream is calm. A broker that does not answer says nothing: the grid waits."""
         at = self._ingest.broker_clock.at(self._clock.now())  # before asking: the answer is not older than this
         self._metrics.in_hand.labels(feed.consumer.stream).set(feed.bound.in_hand)
+        self._metrics.late_s.labels(feed.consumer.stream).set(feed.bound.late_s_max)
         if feed.subscription is None:
             return False
         try:

@@ -21,6 +21,11 @@ class CorrelatorMetrics:
         self.tick_s = metrics.histogram("correlator_tick_seconds", "Analysing one grid time", buckets=LATENCY_BUCKETS_S)
         self.lag_s = metrics.gauge("correlator_lag_seconds", "Now minus the last grid time analysed")
         self.in_hand = metrics.gauge("correlator_messages_in_hand", "Messages being handled", ["stream"])
+        self.late_s = metrics.gauge(
+            "correlator_late_seconds",
+            "The most by which a message came after a moment called calm; over the grace is bad",
+            ["stream"],
+        )
         self.verdicts = metrics.counter("correlator_verdicts_total", "Versions stored", ["fault_class", "state"])
         self.unfit = metrics.counter("correlator_versions_unfit_total", "Versions that did not follow on what is stored")
         self.overflow = metrics.gauge("correlator_incidents_overflow", "Facts over a bound of the diagnosis, left out")

@@ -7,7 +7,9 @@ log would see evidence that the live run did not. Each subscription gives a boun
   still in hand has been handled; with nothing in hand, everything before the newest that was handled. This is all there
   is while a backlog exists, and under constant load.
 * *Calm.* At some moment the broker had nothing left to give and waited for no acknowledgement: then everything it had
-  received before that moment has been handled. This moves a quiet stream on.
+  received before that moment has been handled. This moves a quiet stream on. A broker stamps a message a little before
+  it can be asked for (it is written, in a cluster agreed upon), so the moment counts only to `GRACE_S` before it; how much
+  of that was ever needed is measured (`late_s_max`).
 
 The fabric's bound is the smallest of its streams'. "Moment" means the broker's clock, which may differ from ours by
 seconds; `BrokerClock` reads the difference off the messages as they come in.
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from datetime import datetime, timedelta
 
-GRACE_S = 0.3
+GRACE_S = 0.15
 SKEW_S_MAX = 5.0
 _SKEW_WINDOW_S = 60.0
 
@@ -58,8 +60,11 @@ class StreamBound:
         self._in_hand: dict[int, datetime] = {}
         self._newest: datetime | None = None
         self._calm_at: datetime | None = None
+        self.late_s_max = 0.0  # how long before a moment called calm a message was received that came after it
 
     def began(self, sequence: int, received_at: datetime) -> None:
+        if self._calm_at is not None and received_at < self._calm_at and sequence not in self._in_hand:
+            self.late_s_max = max(self.late_s_max, (self._calm_at - received_at).total_seconds())
         self._in_hand[sequence] = received_at
         if self._newest is None or received_at > self._newest:  # not by sequence: a stream made anew counts from 1
             self._newest = received_at
