@@ -19,9 +19,11 @@ import pytest
 import typer
 
 from goodput_cli.main import COMMANDS, build
+from goodput_collector.settings import Settings as CollectorSettings
 from goodput_common.contracts.telemetry import Source
 from goodput_common.contracts.verdict import ActionKind, FaultClass, Trouble, Verdict, VerdictState
 from goodput_correlator.domain.diagnosis import ENGINES, SLOW_ENGINES
+from goodput_correlator.settings import Settings
 from goodput_faultlab.simulate import spec
 from goodput_faultlab.simulate.benign import BENIGN
 from goodput_faultlab.simulate.cascades import CASCADES
@@ -100,6 +102,12 @@ def test_fields_troubles_and_states_of_a_verdict_are_told() -> None:
     ids = {"id", "version", "incident", "fabric", "job", "state", "generation", "resolution"}
     assert set(Verdict.__struct_fields__) - told <= ids
     assert [each for each in (*Trouble, *VerdictState) if f"`{each}`" not in page("attribution")] == []
+
+
+@pytest.mark.parametrize("name", ["attribution", "simulator"])
+def test_every_variable_that_a_page_names_is_a_setting(name: str) -> None:
+    known = {f"GOODPUT_{each.upper()}" for made in (Settings, CollectorSettings) for each in made.model_fields}
+    assert set(re.findall(r"\bGOODPUT_[A-Z0-9_]*", page(name))) <= known
 
 
 # ------------------------------------------------------------------------------------------------------ simulator
