@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from goodput_common.contracts.telemetry import EventName
+from goodput_common.contracts.telemetry import EventName, Gauge
 from goodput_common.contracts.verdict import FaultClass, Verdict
 
 Script = Callable[..., Any]
@@ -125,12 +125,48 @@ def test_errors_that_name_different_hosts_decide_nothing(script: Script) -> None
     assert max(verdict.confidence for verdict in log.verdicts(45)) < 0.7
 
 
-def test_a_rank_that_ends_with_an_error_of_its_device_is_not_surely_to_blame_itself(script: Script) -> None:
+DEVICE_ERROR = "RuntimeError: CUDA error: unspecified launch failure"
+
+
+def ended_by_device(script: Script, *read_on: int, reason: str = DEVICE_ERROR) -> Any:
+    """Rank 4, on GPU 0 of h2, is ended by an error of the device; of that host's GPUs these are read on."""
     log = dying(script, 4)
-    log.exited(4, STALL_S + 1.0, clean=False, reason="RuntimeError: CUDA error: unspecified launch failure")
-    found = last(log)
-    assert found.culprit.component == "rank:j/4"
+    log.exited(4, STALL_S + 1.0, clean=False, reason=reason)
+    for gpu in (0, 1):
+        for second in range(2, 45, 2):
+            if second < STALL_S or gpu in read_on:
+                gauge = Gauge(
+                    component=f"gpu:h2/{gpu}", name="power_w", observed_at=log.clock("h2", second), value=100.0 + second
+                )
+                log.sample("h2", second, gauge, "nvml")
+    return log
+
+
+def test_a_rank_that_ends_with_an_error_of_its_device_is_not_surely_to_blame_itself(script: Script) -> None:
+    found = last(ended_by_device(script, 0, 1))
+    assert (found.fault_class, found.culprit.component) == (FaultClass.PROCESS_DEAD, "rank:j/4")
     assert found.confidence < 0.75
+
+
+@pytest.mark.parametrize("read_on", [(), (1,)])
+def test_a_device_that_nothing_clears_of_its_error_is_more_likely_than_its_process(
+    script: Script, read_on: tuple[int, ...]
+) -> None:
+    found = last(ended_by_device(script, *read_on))
+    assert (found.fault_class, found.culprit.component) == (FaultClass.GPU_OFF_BUS, "gpu:h2/0")
+    assert found.confidence < 0.8
+    assert "rank:j/4" in {each.component for each in found.explained}
+
+
+def test_until_it_is_read_again_or_should_have_been_neither_is_sure(script: Script) -> None:
+    early = ended_by_device(script, 1).verdicts(STALL_S + 5.0)
+    assert all(each.confidence < 0.6 and each.culprit.component != "gpu:h2/0" for each in early)
+
+
+@pytest.mark.parametrize("reason", ["CUDA error: device-side assert triggered", "ValueError: no such key"])
+def test_an_error_of_the_program_leaves_a_silent_device_alone(script: Script, reason: str) -> None:
+    found = last(ended_by_device(script, reason=reason))
+    assert found.culprit.component == "rank:j/4"
 
 
 def test_a_gpu_that_is_lost_explains_the_end_of_its_rank(script: Script) -> None:
@@ -147,7 +183,7 @@ def test_ranks_listed_as_gone_since_nobody_knows_when_do_not_speak_against_the_o
     script: Script,
 ) -> None:
     log = dying(script, 1, 4, 6)
-    log.exited(4, STALL_S + 0.5, clean=False, reason="RuntimeError: CUDA error: unspecified launch failure")
+    log.exited(4, STALL_S + 0.5, clean=False, reason="CUDA error: device-side assert triggered")
     gone(log, 1, STALL_S + 2.4)
     for rank in (1, 6):
         listed(log, rank, "gone", STALL_S + 4.0, clean="false")

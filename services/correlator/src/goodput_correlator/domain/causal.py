@@ -17,6 +17,7 @@ from goodput_correlator.domain.finding import Finding
 CAUSE_SCORE_MIN = 0.6
 GPU_ORDER = (FaultClass.GPU_OFF_BUS, FaultClass.GPU_MEMORY, FaultClass.NVLINK, FaultClass.GPU_DRIVER, FaultClass.PCIE)
 SAME_MOMENT_S = 5.0
+VICTIM_MAX = 0.3  # an end that has no weight of its own
 RANK_LEVEL = frozenset(
     {
         FaultClass.PROCESS_DEAD,
@@ -63,6 +64,8 @@ def _rank_follows(effect: Finding, cause: Finding) -> str | None:
         return None
     if mine and effect.fault_class in RANK_LEVEL:
         return f"it runs on {cause.component}"
+    if effect.fault_class is FaultClass.PROCESS_DEAD and effect.score <= VICTIM_MAX and cause.ranks:
+        return f"it gave up waiting for rank {', '.join(map(str, cause.ranks[:4]))} on {cause.component}, or was ended too"
     return None
 
 
@@ -149,7 +152,7 @@ def _peer_follows(effect: Finding, cause: Finding) -> str | None:
     dead = cause.fault_class is FaultClass.PROCESS_DEAD  # its end alone is enough for those who are sure to have ended later
     if (
         effect.fault_class is FaultClass.PROCESS_DEAD
-        and effect.score <= 0.3
+        and effect.score <= VICTIM_MAX
         and cause.score >= (CAUSE_SCORE_MIN if dead else 0.7)
     ):
         return f"it gave up waiting for rank {', '.join(map(str, cause.ranks))}, or was ended with the job"

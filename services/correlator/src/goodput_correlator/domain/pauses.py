@@ -56,8 +56,8 @@ class End(StrEnum):
 
 @dataclass(slots=True)
 class Origin:
-    """Where traces end. `us`: the pauses at the victims' ports that lead here. `last`: the ports that it tells to stop itself,
-    by which the traces arrive. `ring`: the ports of a deadlock in order."""
+    """Where traces end. `us`: the pauses at the victims' ports that lead here. `last`: the ports that it tells to stop
+    itself, by which the traces arrive. `ring`: the ports of a deadlock in order."""
 
     component: ComponentId
     priority: int

@@ -7,7 +7,7 @@ An end that came after the stall (`deaths`) is an effect of it: it is named only
 
 Where several end at once and none says why, those decide who lost them: the first errors about closed connections name the
 host where it began (`lost_peers`). An exception of the device ("CUDA error: …") is the rank's own and yet no word against
-the program: what the GPU has had is not known, and nobody is sure.
+the program: what the GPU has had is not known, and nobody is sure. Where nothing clears the GPU, it is named (`suspected`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from goodput_common.contracts.job import RankExited
 from goodput_common.contracts.verdict import Action, ActionKind, FaultClass
 from goodput_correlator.domain.case import Case, Observed
 from goodput_correlator.domain.clues import cite, symptoms_of
 from goodput_correlator.domain.deaths import OWN_FAULT, Death, deaths, in_long_phase
 from goodput_correlator.domain.finding import Finding
 from goodput_correlator.domain.lost_peers import lost_host
+from goodput_correlator.domain.suspected import Suspected, suspected_device
 
 ENGINE = "process_dead"
 TEXT_ONLY_MAX = 0.6
@@ -31,6 +33,7 @@ STOPPED_WITHIN_S = 6.0
 OUTLIVED_S = 2.5
 LOST_BY_OTHERS = 0.85  # no word of its own, but the others say where they lost somebody
 OF_DEVICE_MAX = 0.7
+UNDER_SUSPICION = 0.5  # as long as nothing clears its device
 OF_DEVICE = re.compile(r"\b(?:CUDA|HIP|CUDNN|cuDNN|CUBLAS)\w* (?:driver )?error|AcceleratorError|device-side", re.IGNORECASE)
 
 
@@ -65,6 +68,9 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
             score = min(score, TEXT_ONLY_MAX)  # a killed rank says nothing; what its peers say of that has many wordings
         if OF_DEVICE.search(death.reason):
             score = min(score, OF_DEVICE_MAX)
+        if score > VICTIM and (device := suspected_device(case, death)) is not None:
+            score = min(score, UNDER_SUSPICION)
+            out += [_device(case, death, device)] if device.score else []
         out.append(_finding(case, death, score, lost[1] if lost is not None and death in there else ()))
     return tuple(out)
 
@@ -127,6 +133,28 @@ def _finding(case: Case, death: Death, score: float, lost_by: tuple[Observed, ..
         aftermath=_aftermath(death) if death.aftermath else "",
         action=Action(
             kind=ActionKind.RESTART_RANK, target=component, reason="the process is gone; its host and GPU show no fault"
+        ),
+    )
+
+
+def _device(case: Case, death: Death, device: Suspected) -> Finding:
+    ended = [each for each in death.seen if isinstance(each.fact, RankExited)]
+    words = f"its process was ended by an error of the device; {device.why}"
+    return Finding(
+        fault_class=FaultClass.GPU_OFF_BUS,
+        component=device.gpu,
+        score=device.score,
+        evidence=tuple(cite(each, words, device.score, device.gpu) for each in ended),
+        engine=ENGINE,
+        ranks=(death.rank,),
+        host=case.host_of_rank(death.rank),
+        explains=symptoms_of(case),
+        because=f"the device is under suspicion: {words}",
+        hardware=True,
+        action=Action(
+            kind=ActionKind.SWAP_NODE,
+            target=device.gpu,
+            reason="a process that is started anew on a device that is gone ends again: use a spare until it is checked",
         ),
     )
 
