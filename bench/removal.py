@@ -23,7 +23,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,7 +97,7 @@ def without(log: Sequence[Message], gone: set[Piece]) -> Iterator[Message]:
             yield message
         elif left and isinstance(message.data, TelemetryBatch):
             samples = tuple(each.fact for each in left)
-            yield replace(message, data=msgspec.structs.replace(message.data, samples=samples))
+            yield msgspec.structs.replace(message, data=msgspec.structs.replace(message.data, samples=samples))
 
 
 def cited(log: Sequence[Message], verdicts: Sequence[Verdict], gone: set[Piece]) -> dict[tuple[str, str], set[Piece]]:

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A decoded message. `received_at` is the broker's time stamp, the same at every delivery; `sequence` its place in the
     stream (0 outside a stream)."""
 

@@ -9,7 +9,7 @@ while steps stand still: with 512 ranks that keeps a healthy job cheap.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from goodput_faultlab.simulate.collectors import Collectors
 from goodput_faultlab.simulate.layout import OPS, Place
 from goodput_faultlab.simulate.recorder import recorded
 from goodput_faultlab.simulate.stall import counts
-from goodput_faultlab.simulate.steps import RANK_SPREAD, own_ms
+from goodput_faultlab.simulate.steps import RANK_SPREAD, Step, own_ms
 
 if TYPE_CHECKING:
     from goodput_faultlab.simulate.training import Training
@@ -36,6 +36,15 @@ REPORT_S = 1.0
 SUSPECT_FLOOR_S, SUSPECT_STEPS = 2.0, 5.0  # the agent's rule: so many usual steps, at least so long
 SECOND_DUMP_S = 3.0
 STEPS_BEFORE_SUSPICION = 5
+
+
+class _Lately(NamedTuple):
+    """The steps that a report speaks of."""
+
+    steps: tuple[Step, ...]
+    mean_ms: float
+    told_mean_ms: float
+    told_max_ms: float
 
 
 class Agents:
@@ -52,6 +61,8 @@ class Agents:
         self._lost: frozenset[int] | None = None
         self._subjects: dict[str, str] = {}
         self._names: dict[int, tuple[Place, str, str]] = {}  # of a process: in ids, and as a source
+        self._lately: tuple[Step | None, dict[int, _Lately]] = (None, {})
+        self._gauss = clockwork.rng("own").gauss
         self._counted: dict[int, tuple[tuple[int, int], tuple[GroupProgress, ...]]] = {}
 
     @property
@@ -89,13 +100,13 @@ class Agents:
         self._put(place, "rank_registered", registered)
         self._step_reported[place.rank] = self._training.step
         generation = self._training.generation
-        self._clockwork.after(REPORT_S, lambda: self._tick(generation, place))
+        self._clockwork.after(REPORT_S, partial(self._tick, generation, place))
 
     def _tick(self, generation: int, place: Place) -> None:
         """A report a second, for as long as this process lives."""
         if generation != self._training.generation or place.rank in self._training.gone:
             return
-        self._clockwork.after(REPORT_S, lambda: self._tick(generation, place))
+        self._clockwork.after(REPORT_S, partial(self._tick, generation, place))
         if place.rank not in self._training.silent:
             self._report(place)
 
@@ -104,10 +115,9 @@ class Agents:
         now, clock = self._clockwork.now, self._collectors.clock(place.host)
         steps = max(0, training.step - self._step_reported.get(rank, training.step))
         self._step_reported[rank] = training.step
-        recent = list(training.recent)[-steps:] if steps else []
-        mean_ms = 1000 * sum(each.lasted_s for each in recent) / len(recent) if recent else 0.0
-        grain = self._clockwork.rng("own").gauss(1.0, RANK_SPREAD)
-        own = own_ms(rank, recent, self._spec.step_s, grain) if recent else {}
+        lately = self._of_last(steps)
+        grain = self._gauss(1.0, RANK_SPREAD)
+        own = own_ms(rank, lately.steps, self._spec.step_s, grain) if lately.steps else {}
         phase, for_s = training.phase(rank)
         number = self._reports[rank] = self._reports.get(rank, 0) + 1
         progress = RankProgress(
@@ -121,16 +131,30 @@ class Agents:
             step=training.step,
             step_at=clock - (now - training.step_at) if training.step_at is not None else None,
             steps=steps,
-            step_ms_mean=round(mean_ms, 1),
-            step_ms_max=round(1000 * max(each.lasted_s for each in recent), 1) if recent else 0.0,
+            step_ms_mean=lately.told_mean_ms,
+            step_ms_max=lately.told_max_ms,
             phases_ms=own,
-            waiting_ms=round(max(0.0, mean_ms - sum(own.values())), 1) if recent else -1.0,
+            waiting_ms=round(max(0.0, lately.mean_ms - sum(own.values())), 1) if own else -1.0,
             phase=phase,
             phase_for_ms=round(1000 * for_s, 1),
             groups=self._groups(rank) if training.stalled else (),
             paused=rank in training.paused and training.waiting == "paused",
         )
         self._put(place, "rank_progress", progress)
+
+    def _of_last(self, steps: int) -> _Lately:
+        """Of the last so many steps; the same for all ranks that report between two of them."""
+        recent = self._training.recent
+        newest = recent[-1] if recent else None
+        if self._lately[0] is not newest:
+            self._lately = (newest, {})
+        found = self._lately[1].get(steps)
+        if found is None:
+            of = tuple(recent)[-steps:] if steps else ()
+            mean_ms = 1000 * sum(each.lasted_s for each in of) / len(of) if of else 0.0
+            longest_ms = 1000 * max((each.lasted_s for each in of), default=0.0)
+            found = self._lately[1][steps] = _Lately(of, mean_ms, round(mean_ms, 1), round(longest_ms, 1))
+        return found
 
     # ------------------------------------------------------------------------------------------------- stalls
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import heapq
 import random
+from bisect import bisect_right
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from operator import itemgetter
 
 import msgspec
 
@@ -18,10 +20,12 @@ from goodput_common.contracts import job, telemetry
 from goodput_faultlab.simulate.spec import TransportSpec
 
 DELAY_S_MIN = 0.002
+_AT_ONCE = timedelta(0)
+_at = itemgetter(0)
 LOSABLE = (telemetry.TelemetryBatch, telemetry.CollectorHeartbeat, job.RankProgress)
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message ready to be published. `at` is when (simulated true time); `time` is what the sender's own clock says."""
 
     subject: str
@@ -62,14 +66,16 @@ class Clockwork:
         heapq.heappush(self._queue, (max(when, self.now), self._pushed, what))
 
     def after(self, seconds: float, what: Callable[[], object]) -> None:
-        self.at(self.now + timedelta(seconds=seconds), what)
+        wait = timedelta(0, seconds)
+        self._pushed += 1
+        heapq.heappush(self._queue, (self.now + wait if wait > _AT_ONCE else self.now, self._pushed, what))
 
     def publish(self, *, subject: str, id: str, source: str, struct: msgspec.Struct, time: datetime) -> None:
         """Put a message on its way, now."""
         rng, transport = self._transport_rng, self._transport
         if transport.lost and isinstance(struct, LOSABLE) and rng.random() < transport.lost:
             return
-        at = self.now + timedelta(seconds=DELAY_S_MIN + self._delay_s * rng.random())
+        at = self.now + timedelta(0, DELAY_S_MIN + self._delay_s * rng.random())
         if transport.late and rng.random() < transport.late:
             at += timedelta(seconds=rng.uniform(0.0, transport.late_s_max))
         self._push(Outgoing(subject=subject, id=id, source=source, struct=struct, at=at, time=time))
@@ -79,16 +85,16 @@ class Clockwork:
 
     def _push(self, out: Outgoing) -> None:
         self._pushed += 1
-        heapq.heappush(self._out, (out.at, self._pushed, out))
+        self._out.append((out.at, self._pushed, out))
 
     def run_until(self, to: datetime) -> list[Outgoing]:
         """Carry out everything due up to `to`; the messages published in that time, in order."""
-        while self._queue and self._queue[0][0] <= to:
-            when, _, what = heapq.heappop(self._queue)
-            self.now = when
+        queue, pop = self._queue, heapq.heappop
+        while queue and queue[0][0] <= to:
+            self.now, _, what = pop(queue)
             what()
         self.now = max(self.now, to)
-        due = []
-        while self._out and self._out[0][0] <= to:
-            due.append(heapq.heappop(self._out)[2])
-        return due
+        self._out.sort()  # nearly in order already: cheaper than a heap
+        end = bisect_right(self._out, to, key=_at)
+        due, self._out = self._out[:end], self._out[end:]
+        return [out for _, _, out in due]

@@ -9,10 +9,12 @@ seed and calls give equal output.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from operator import itemgetter
 
 import msgspec
 
@@ -49,6 +51,7 @@ from goodput_topology.snapshot import to_snapshots
 TOPOLOGY_SOURCE = "simulation"
 PLANS_KEPT = 1024
 CHUNK_S = 1.0
+TAKES_S_MIN, TAKES_S_MAX = 0.0005, 0.004  # the broker, to put its time stamp on a message
 RECONNECT_S = 0.5  # from link up to the first retransmission that gets through
 WATCHDOG_ERROR = "torch.distributed.DistBackendError: watchdog timeout"
 
@@ -152,7 +155,7 @@ class Simulation:
 
     def records(self, until: datetime) -> Iterator[Message]:
         """The run up to `until` as the broker's log would have it: `received_at` by one clock, numbered by stream."""
-        rng = self._clockwork.rng("broker")
+        random = self._clockwork.rng("broker").random
         sequences: dict[str, int] = {}
         streams: dict[str, str] = {}
         held: list[tuple[datetime, int, Outgoing]] = []
@@ -161,11 +164,10 @@ class Simulation:
             to = min(until, self.now + timedelta(seconds=CHUNK_S))
             for out in self.advance(to):
                 count += 1
-                held.append((out.at + timedelta(seconds=rng.uniform(0.0005, 0.004)), count, out))
-            held.sort(key=lambda each: each[:2])
-            keep_from = until if to == until else to - timedelta(seconds=0.01)
-            ready = [each for each in held if to == until or each[0] <= keep_from]
-            held = held[len(ready) :]
+                held.append((out.at + timedelta(0, TAKES_S_MIN + (TAKES_S_MAX - TAKES_S_MIN) * random()), count, out))
+            held.sort()
+            ends = len(held) if to == until else bisect_right(held, to - timedelta(seconds=0.01), key=itemgetter(0))
+            ready, held = held[:ends], held[ends:]
             for received_at, _, out in ready:
                 stream = streams.get(out.subject, "")
                 if not stream:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from itertools import pairwise
 
@@ -95,27 +96,29 @@ class Probing:
     def _tell(self, host: str) -> None:
         self._clockwork.after(EVERY_S, lambda: self._tell(host))
         at = self._collectors.clock(host)
-        told: list[Sample] = [self._probe(pair) for pair in self._pairs[host]]
+        told: list[Sample] = [self._probe(pair, at) for pair in self._pairs[host]]
         self._collectors.send(host, Source.PROBES, told, at)
 
-    def _probe(self, pair: _Pair) -> Probe:
+    def _probe(self, pair: _Pair, at: datetime) -> Probe:
         rng = self._clockwork.rng("probes")
         arrives = 1.0 - LOST_ANYWAY
         for drops in self.drops.values():
-            for each in (pair.component, *pair.way, *pair.answers, pair.target):
+            for each in (pair.component, *pair.way, *pair.answers, pair.target) if drops else ():
                 arrives *= 1.0 - drops.get(each, 0.0)
         lost = _binomial(SENT, 1.0 - arrives, rng.random(), rng.gauss(0.0, 1.0))
         network_us = 2 * HOST_US + HOP_US * (len(pair.way) + len(pair.answers)) / 2
-        for way in ((pair.component, *pair.way), (pair.target, *pair.answers)):
-            network_us += sum(self._waits(each) for each in _sent_out(way))
+        responder_us = prober_us = HOST_US
+        if any(self.waits_us.values()):
+            for way in ((pair.component, *pair.way), (pair.target, *pair.answers)):
+                network_us += sum(self._waits(each) for each in _sent_out(way))
+            responder_us, prober_us = HOST_US + self._in_host(pair.target), HOST_US + self._in_host(pair.component)
         network_us *= math.exp(0.03 * rng.gauss(0.0, 1.0))
-        responder_us, prober_us = HOST_US + self._in_host(pair.target), HOST_US + self._in_host(pair.component)
         answered = lost < SENT
         return Probe(
             component=pair.component,
             target=pair.target,
             flow=pair.flow,
-            observed_at=self._collectors.clock(ids.host_of(pair.component) or ""),
+            observed_at=at,
             interval_s=EVERY_S,
             sent=SENT,
             lost=lost,
