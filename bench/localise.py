@@ -1,6 +1,6 @@
 """Localisation from lost probes: which of the four variants names the right component, on fabrics with planted faults.
 
-    python bench/localise.py [--seeds 20]
+    python bench/localise.py [--seeds 20] [--results FOLDER]
 
 Three fabrics of 1,024 adapters (rail-optimised, fat tree, hosts with two adapters). A case is one minute of probes on one of
 them: ten flows an adapter (four to neighbours under its leaf, six to other leaves), one probe a second each, each flow on an
@@ -20,18 +20,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from _report import Report
 
-from goodput_common.contracts.ids import ComponentKind
+from goodput_common.contracts.ids import ComponentKind, host_of
 from goodput_common.contracts.telemetry import Probe
 from goodput_correlator.domain.case import Observed
-from goodput_correlator.domain.localise.answer import Localised, Trouble, answer, localise, prepare
+from goodput_correlator.domain.localise.answer import Localised, Trouble, answer, prepare
 from goodput_correlator.domain.localise.bayes import bayes
 from goodput_correlator.domain.localise.greedy import greedy
 from goodput_correlator.domain.localise.likelihood import likelihood
+from goodput_correlator.domain.localise.memory import ProbeMemory
 from goodput_correlator.domain.localise.pick import Variant
-from goodput_correlator.domain.localise.reports import Flow, Gathered, gather
+from goodput_correlator.domain.localise.reports import Flow, Gathered
 from goodput_correlator.domain.localise.voting import voting
 from goodput_topology.generate import h100_pod
 from goodput_topology.graph import Fabric
@@ -39,12 +41,13 @@ from goodput_topology.graph import Fabric
 VARIANTS: dict[str, Variant] = {"greedy": greedy, "voting": voting, "bayes": bayes, "likelihood": likelihood}
 UNDER_THE_LEAF, TO_OTHER_LEAVES = 4, 6
 PROBES_A_REPORT, REPORTS = 15, 4  # a report every 15 s
+WINDOWS = 8  # of 15 s, at scale
 FABRICS: dict[str, Callable[[], Fabric]] = {
     "rail": lambda: h100_pod(hosts=16, pods=8, rails=8, spines=8),
     "fat_tree": lambda: h100_pod(hosts=32, pods=32, rails=1, spines=8),
     "two_nic": lambda: h100_pod(hosts=16, pods=32, rails=2, spines=8),
 }
-Path = tuple[str, ...]
+Way = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Plan:
 
     fabric: Fabric
     nics: list[str] = field(default_factory=list)
-    pairs: list[tuple[str, str, tuple[Path, ...], tuple[Path, ...]]] = field(default_factory=list)
+    pairs: list[tuple[str, str, tuple[Way, ...], tuple[Way, ...]]] = field(default_factory=list)
     uplinks: list[str] = field(default_factory=list)
     leaves: list[str] = field(default_factory=list)
     spines: list[str] = field(default_factory=list)
@@ -145,7 +148,7 @@ KINDS = (
 FEW = {"fat_tree": ("host",)}  # with one adapter a host, a dead host is a dead adapter
 
 
-def crosses(path: Path, fault: Fault, ends: tuple[str, str]) -> bool:
+def crosses(path: Way, fault: Fault, ends: tuple[str, str]) -> bool:
     if fault.component.startswith("host:"):
         own = f"nic:{fault.component[5:]}/"
         return ends[0].startswith(own) or ends[1].startswith(own)
@@ -297,38 +300,58 @@ def compare(seeds: int, kinds: Sequence[str], unknown: float | None = None) -> d
 
 
 def at_scale(hosts: int) -> dict[str, float]:
-    """A fabric of hosts with 8 adapters of 4 flows, told every 15 s for a minute: from reports to suspects."""
+    """A fabric of hosts with 8 adapters of 4 flows, told every 15 s for two minutes: from reports to suspects, as the
+    service does it. `first`: what the first job in trouble waits for; `next`: the next window, with the ways known."""
     fabric = h100_pod(hosts=64, pods=-(-hosts // 64), rails=8, spines=8)
     plan = Plan.of(fabric, 1, near=1, far=3, ways=8)
     rng = random.Random(hosts)
     flows = minute(plan, planted("uplink 1%", plan, rng), rng, unknown=0.0)
     at = datetime(2026, 3, 1, tzinfo=UTC)
-    seen = []
-    for number, flow in enumerate(flows):
-        left = flow.lost
-        for window in range(REPORTS):
-            ends = at + timedelta(seconds=15 * window)
-            sent, lost = PROBES_A_REPORT, min(left, PROBES_A_REPORT)
-            left -= lost
+    memory, folding_s, before_mib = ProbeMemory(), 0.0, _resident_mib()
+    for window in range(WINDOWS):
+        ends = at + timedelta(seconds=15 * window)
+        for number, flow in enumerate(flows):
+            # an object of its own each time, as it comes out of a message
+            lost = min(PROBES_A_REPORT, max(0, flow.lost - PROBES_A_REPORT * (window % REPORTS)))
             probe = Probe(
-                component=flow.prober, target=flow.target, flow=flow.flow, observed_at=ends, interval_s=15.0, sent=sent,
-                lost=lost, path=flow.path, answer_path=flow.answer_path, network_us_p50=flow.network_us_p50,
+                component=_anew(flow.prober), target=_anew(flow.target), flow=flow.flow, observed_at=ends, interval_s=15.0,
+                sent=PROBES_A_REPORT, lost=lost, path=tuple(map(_anew, flow.path)),
+                answer_path=tuple(map(_anew, flow.answer_path)), network_us_p50=flow.network_us_p50,
+                network_us_p99=flow.network_us_p99, responder_us_p50=flow.responder_us_p50,
+                responder_us_p99=flow.responder_us_p99,
             )  # fmt: skip
-            host = flow.prober.split(":")[1].split("/")[0]
-            seen.append(Observed(f"{number}#{window}", host, "probes", ends, ends, probe))
-    began = time.process_time()
-    gathered = gather(seen, at + timedelta(seconds=56))
-    middle = time.process_time()
-    found = localise(gathered, fabric)
+            seen = Observed(f"{number}#{window}", host_of(flow.prober) or "", "probes", ends, ends, probe)
+            began = time.process_time()
+            memory.fold(seen)
+            folding_s += time.process_time() - began
+    held_mib = _resident_mib() - before_mib
+    now, asked_s = at + timedelta(seconds=15 * (WINDOWS - 1) + 11), []
+    for turn in range(2):
+        began = time.process_time()
+        found = memory.localised(now + timedelta(seconds=5 * turn), fabric)
+        asked_s.append(time.process_time() - began)
     return {
         "hosts": hosts,
         "adapters": len(plan.nics),
-        "flows": len(gathered.flows),
-        "reports": gathered.reports,
-        "gather_cpu_s": round(middle - began, 2),
-        "localise_cpu_s": round(time.process_time() - middle, 2),
+        "flows": found.flows,
+        "reports": len(flows) * WINDOWS,
+        "fold_cpu_us_a_report": round(1e6 * folding_s / len(flows) / WINDOWS, 2),
+        "held_mib": round(held_mib, 1),
+        "first_cpu_s": round(asked_s[0], 2),
+        "next_cpu_s": round(asked_s[1], 2),
         "named": len(found.suspects),
     }
+
+
+def _anew(text: str) -> str:
+    return text.encode().decode()
+
+
+def _resident_mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def main() -> None:
@@ -337,8 +360,9 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--misses", type=int, default=0, help="print so many misses of each variant and kind")
     parser.add_argument("--dry", action="store_true", help="write no result")
+    parser.add_argument("--results", type=Path, help="folder for the results; bench/results if not given")
     given = parser.parse_args()
-    report = Report("localise")
+    report = Report("localise", results=given.results)
     for known, unknown, kinds in (
         ("", None, given.kinds),
         ("no path known: ", 1.0, [each for each in given.kinds if each in UNKNOWN]),
