@@ -8,6 +8,7 @@ while steps stand still: with 512 ranks that keeps a healthy job cheap.
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -140,7 +141,7 @@ class Agents:
             groups=self._groups(rank) if training.stalled else (),
             paused=rank in training.paused and training.waiting == "paused",
         )
-        self._put(place, "rank_progress", progress)
+        self._put(place, "rank_progress", progress, clock)
 
     def _of_last(self, steps: int) -> _Lately:
         """Of the last so many steps; the same for all ranks that report between two of them."""
@@ -290,7 +291,7 @@ class Agents:
             self._put(place, "rank_exited", exited)
         training.gone.add(rank)
 
-    def _put(self, place: Place, event: str, struct: msgspec.Struct) -> None:
+    def _put(self, place: Place, event: str, struct: msgspec.Struct, at: datetime | None = None) -> None:
         number = self._sent[place.rank] = self._sent.get(place.rank, 0) + 1
         subject = self._subjects.get(event)
         if subject is None:
@@ -305,5 +306,5 @@ class Agents:
             id=f"{known[1]}/{event}/{number}",
             source=known[2],
             struct=struct,
-            time=self._collectors.clock(place.host),
+            time=self._collectors.clock(place.host) if at is None else at,
         )

@@ -44,13 +44,14 @@ class HostTimeline:
         if isinstance(fact, CollectorHeartbeat):
             self.heartbeat = seen
         elif isinstance(fact, State):
-            known = self.states.get((fact.component, fact.name))
+            key = (fact.component, fact.name)
+            known = self.states.get(key)
             if known is None and len(self.states) >= STATES_PER_HOST_MAX:
                 self.dropped += 1
                 return
             if not (known and isinstance(known.fact, State) and known.fact.value == fact.value):
                 self._tell(seen)
-            self.states[(fact.component, fact.name)] = seen
+            self.states[key] = seen
             self._number(seen, fact)
             if "cpu_ms" in fact.attrs and "window_ms" in fact.attrs:
                 self.cpu.setdefault(fact.component, deque(maxlen=CPU_WINDOWS_MAX)).append(seen)

@@ -31,6 +31,7 @@ TRAFFIC_ENDINGS = ("_bytes", "_packets", "_data", "_requests", "_pkts", "_octets
 COMPONENTS_MAX = 500_000
 SERIES_PER_COMPONENT_MAX = 500
 RISES_MAX = 200_000  # answers kept
+_MEASURED = (Counter, Gauge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ class Measurements:
 
     def take(self, reading: Reading, samples: Sequence[Sample], order: Iterable[int]) -> list[int]:
         """Take in the counters and gauges of one message in this order. Returns the numbers of its other samples."""
-        return self._take(reading, [(n, samples[n]) for n in order])
+        numbers = tuple(order)
+        return self._take(reading, zip(numbers, map(samples.__getitem__, numbers), strict=True))
 
     def _take(self, reading: Reading, facts: Iterable[tuple[int | None, object]]) -> list[int]:
         """One loop, and as little as possible in it: this is run for every sample that a fabric tells."""
@@ -117,11 +119,9 @@ class Measurements:
         pack, number, others = packer.pack, 0, list[int]()
         component, of_component = "", dict[str, bytes]()
         for n, fact in facts:
-            kind = type(fact)
-            if kind is not Counter and kind is not Gauge:
+            if not isinstance(fact, _MEASURED):  # a tuple: a union made anew for each costs more than the rest
                 others.append(-1 if n is None else n)
                 continue
-            assert isinstance(fact, Counter | Gauge)
             if fact.component != component or not number:  # a component's samples mostly follow each other
                 found = told.get(fact.component)
                 if found is None:
@@ -146,7 +146,7 @@ class Measurements:
                 self.dropped += 1
                 continue
             held = len(kept)
-            if held >= _MEASURED_BYTES and (kind is Gauge or held >= _kept_bytes(name)):
+            if held >= _MEASURED_BYTES and (type(fact) is Gauge or held >= _kept_bytes(name)):
                 kept = kept[RECORD_BYTES:]
             of_component[name] = kept + record
         return others

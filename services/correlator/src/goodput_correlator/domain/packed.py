@@ -78,10 +78,9 @@ class Packer:
             self._at, self._at_us = at, (at - _EPOCH) // _US
         number = _ALONE if n is None else n
         try:
-            if type(fact) is Gauge:
+            if isinstance(fact, Gauge):
                 attrs = self._number(fact.attrs) if fact.attrs else 0
                 return _GAUGE.pack(reading, self._at_us, fact.value, number, attrs, _IS_GAUGE)
-            assert isinstance(fact, Counter)
             doubt = fact.doubt
             return _COUNTER.pack(
                 reading, self._at_us, fact.delta, fact.value, fact.interval_s, number, 0, _IS_COUNTER,
