@@ -133,6 +133,16 @@ async def metrics(client: httpx.AsyncClient) -> str:
         return ""
 
 
+async def until_active(process: asyncio.subprocess.Process, log: Path) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        for _ in range(120):
+            if process.returncode is None and gauge(await metrics(client), "goodput_correlator_active") == 1.0:
+                return
+            await asyncio.sleep(0.5)
+    tail = await asyncio.to_thread(log.read_text)
+    raise SystemExit(f"the correlator is not active after a minute: {tail[-3000:]}")
+
+
 async def metrics_at_last(client: httpx.AsyncClient) -> str:
     """As soon as the correlator has answered: a busy one may take its time."""
     for _ in range(30):
@@ -300,6 +310,7 @@ async def bench_verdict(report: Report, jobs: int, load: Load, reports_every: in
     for each in to_snapshots(fabric, source="bench", version=1, at=now()):
         await bus.publish(subjects.topology(fabric.name, "bench"), each, id=f"graph/{each.part}", source="bench")
     process = await start_correlator(nats, postgres, directory / "live.log", fabric.name)
+    await until_active(process, directory / "live.log")
     told: dict[str, tuple[float, float]] = {}  # job -> at the subscriber, judged at
     reached: dict[str, float] = {}  # host -> when the broker got the line that decides
     others = 0
