@@ -4,15 +4,15 @@
 
 Load: GB200 racks (18 hosts of 4 GPUs), every GPU training, counters every 5 s, a report a rank and second, two pods with a
 fault (`_fabric_load`). A worker process reads recorded bus messages and does what a correlator does with each but the
-network and the database: decode (headers and body), take in, read, judge every grid second. Figures are of the time after
+network and the database: decode (headers and body), take in, read, judge every grid time. Figures are of the time after
 the first `SETTLE_S` seconds.
 
 * *sizes*: one fabric of about 4k, 9k, 18k and 35k GPUs, each alone: processor seconds a simulated second, memory, a straight
   line through them.
 * *fabrics*: four fabrics of 9k GPUs in four processes at once: simulated over wall time of each and of all.
 * *latency*: 4,096 GPUs, a fault in each of many pods. The decisive message of a verdict is found by trying: the first
-  without which the verdict would not have come at its grid second. From its arrival: the wait for that second, the grace
-  that the live service gives the broker, reading and judging. Storing and publishing come on top: `bench_ingest_to_verdict`.
+  without which the verdict would not have come at its grid time. From its arrival: the wait for that time, the grace
+  that the live service gives the broker, reading and judging (of the whole second, which is more than it took). Storing and publishing come on top: `bench_ingest_to_verdict`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from goodput_common.bus.ports import Message
 from goodput_correlator.application.watermark import GRACE_S
 from goodput_correlator.collecting import settle
 from goodput_correlator.domain.arrivals import REMEMBER_IDS_S
-from goodput_correlator.domain.incidents import Incidents, grid_floor
+from goodput_correlator.domain.incidents import Incidents
 
 SETTLE_S = 10
 SIZES = (4_096, 9_000, 18_000, 35_000)
@@ -50,6 +50,11 @@ LATENCY_GPUS = 4_096
 
 def pods_of(gpus: int) -> int:
     return -(-gpus // GPUS_A_POD)
+
+
+def end_of(given: Sequence[Message]) -> datetime:
+    """Of the second in which these came: nothing later may be judged before the next are there."""
+    return given[-1].received_at.replace(microsecond=0) + timedelta(seconds=1)
 
 
 def decoded(wires: Sequence[Wire]) -> list[Message]:
@@ -89,7 +94,7 @@ def work(path: Path, pods: int) -> dict[str, Any]:
         for message in given:
             incidents.take(message)
         ticked = time.process_time()
-        verdicts += len(incidents.tick(grid_floor(given[-1].received_at) + timedelta(seconds=1)))
+        verdicts += len(incidents.tick(end_of(given)))
         done = time.process_time()
         spent["decode"] += took - began
         spent["take"] += ticked - took
@@ -142,7 +147,7 @@ def latencies(path: Path, pods: int) -> dict[str, Any]:
     found: dict[str, list[float]] = {"waited_s": [], "judged_s": []}
     for wires in seconds_of(path):
         given = decoded(wires)
-        until = grid_floor(given[-1].received_at) + timedelta(seconds=1)
+        until = end_of(given)
         before = Forked(incidents, given, until)
         began = time.perf_counter()
         for message in given:
@@ -155,11 +160,11 @@ def latencies(path: Path, pods: int) -> dict[str, Any]:
             low, high = 0, len(given)  # so many messages do not suffice, so many do
             while high - low > 1:
                 middle = (low + high) // 2
-                if before.names(verdict.job, middle):
+                if before.names(verdict.job, middle, verdict.published_at):
                     high = middle
                 else:
                     low = middle
-            found["waited_s"].append((until - given[high - 1].received_at).total_seconds())
+            found["waited_s"].append((verdict.published_at - given[high - 1].received_at).total_seconds())
             found["judged_s"].append(judged_s)
         before.end()
     return found
@@ -179,18 +184,19 @@ class Forked:
         os.close(self._ask)
         os.close(self._answer)
         while asked := os.read(ask_here, 256):  # one question at a time, answered before the next
-            count, _, job = asked.decode().partition(" ")
+            count, by, job = asked.decode().split(" ", 2)
             if (child := os.fork()) == 0:
                 for message in given[: int(count)]:
                     incidents.take(message)
-                named = any(v.job == job and v.culprits for v in incidents.tick(until))
+                said = incidents.tick(min(until, datetime.fromisoformat(by)))
+                named = any(each.job == job and each.culprits for each in said)
                 os.write(answer_here, b"1" if named else b"0")
                 os._exit(0)
             os.waitpid(child, 0)
         os._exit(0)
 
-    def names(self, job: str, count: int) -> bool:
-        os.write(self._ask, f"{count} {job}".encode())
+    def names(self, job: str, count: int, by: datetime) -> bool:
+        os.write(self._ask, f"{count} {by.isoformat()} {job}".encode())
         return os.read(self._answer, 1) == b"1"
 
     def end(self) -> None:
