@@ -12,7 +12,8 @@ the first `SETTLE_S` seconds.
 * *fabrics*: four fabrics of 9k GPUs in four processes at once: simulated over wall time of each and of all.
 * *latency*: 4,096 GPUs, a fault in each of many pods. The decisive message of a verdict is found by trying: the first
   without which the verdict would not have come at its grid time. From its arrival: the wait for that time, the grace
-  that the live service gives the broker, reading and judging (of the whole second, which is more than it took). Storing and publishing come on top: `bench_ingest_to_verdict`.
+  that the live service gives the broker, reading and judging (of the whole second, which is more than it took).
+  Storing and publishing come on top: `bench_ingest_to_verdict`.
 """
 
 from __future__ import annotations
