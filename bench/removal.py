@@ -4,9 +4,9 @@
 
 Of each of `--count` incidents with one culprit, which the whole log names, what the verdict rests on is left out of the log:
 one source of one host at a time (of many, a quarter), in an order drawn by seed, as if it had never been told (`Piece`: what
-that source of that host tells under the names that the verdict cites). The rest is judged anew from its beginning by the code
-of the live service, and so on, until nothing that is cited is left to take, or the culprit is neither named nor suspected.
-Heartbeats of collectors and registrations of ranks stay: they say what can be seen, not what is wrong.
+that source of that host tells under the names that the verdict cites). The rest is judged anew from its beginning by the
+code of the live service, and so on, until nothing that is cited is left to take, or the culprit is neither named nor
+suspected. Heartbeats of collectors and registrations of ranks stay: they say what can be seen, not what is wrong.
 
 `confidence_by_share_removed` is the mean confidence in the right culprit (its probability as an alternative, where another
 or nobody is named), by the share of pieces that are gone; `falls` whether it never rises. `wrong_names` lists each stage

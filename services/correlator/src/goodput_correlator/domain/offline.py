@@ -14,13 +14,12 @@ from goodput_common.contracts.job import FlightRecorderDump, RankExited, RankPro
 from goodput_common.contracts.verdict import FaultClass, Verdict
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.finding import Diagnosis
-from goodput_correlator.domain.ranking import decide_each
+from goodput_correlator.domain.ranking import FILES_NAMED_MIN, decide_each
 from goodput_correlator.domain.timeline import JobTimeline
 from goodput_correlator.domain.verdict import content_id, incident_id, open_verdict
 from goodput_topology.graph import Fabric
 
 JobFact = RankRegistered | RankProgress | RankExited | StallSuspected | FlightRecorderDump
-NAMED_MIN = 0.45
 
 
 def diagnose_facts(facts: Iterable[Observed], *, now: datetime, topology: Fabric | None = None) -> list[Verdict]:
@@ -54,7 +53,9 @@ def diagnose_facts(facts: Iterable[Observed], *, now: datetime, topology: Fabric
     verdicts += [
         _verdict(diagnosis, fabric.name, None, now)
         for diagnosis in decide_each(hardware)
-        if diagnosis.confidence >= NAMED_MIN and diagnosis.culprits and not {c.component for c in diagnosis.culprits} & named
+        if diagnosis.confidence >= FILES_NAMED_MIN
+        and diagnosis.culprits
+        and not {c.component for c in diagnosis.culprits} & named
     ]
     return verdicts
 

@@ -30,7 +30,8 @@ from goodput_correlator.domain.finding import Diagnosis, Finding
 from goodput_correlator.domain.rivals import why_not
 from goodput_correlator.domain.victims import accounted_for
 
-NAMED_MIN = 0.45  # of the calibrated confidence, where the service is not told otherwise (`named_min`)
+NAMED_MIN = 0.43  # of the calibrated confidence, where the service is not told otherwise (`named_min`)
+FILES_NAMED_MIN = 0.45  # of the score, which is what files give: of two that are half likely, neither
 JOINT_MIN = 0.7
 JOINT_GAP = 0.15  # joint culprits are about equally certain; what is clearly weaker may be a misread consequence
 HALF = 0.5  # from files: nobody is more than half likely by what is missing
@@ -55,7 +56,7 @@ def decide_each(case: Case) -> list[Diagnosis]:
     findings = [finding for engine in ENGINES for finding in engine(case)]
     if not findings:
         return []
-    best = weigh(case, findings)
+    best = weigh(case, findings, FILES_NAMED_MIN)
     named = {culprit.component for culprit in best.culprits}
     also = []
     for finding in _standing_alone(findings)[0]:
@@ -198,7 +199,9 @@ def _nobody(case: Case, findings: list[Finding], ranked: list[Finding], likely: 
     raw = min(NOBODY_MAX, unseen / (unseen + sum(odds(f.score) for f in ranked)))
     grounds = _grounds(case, Way.NOBODY, raw, 1.0 - likely)
     confidence = probability(case, grounds)
-    alternatives = _alternatives(1.0 - confidence, ranked, None)
+    first = divided(1.0, [f.score for f in ranked], undetermined.SCORE)[:1]
+    left = min(1.0 - confidence, likely / first[0]) if first and first[0] else 0.0  # so that the first is as likely as it is
+    alternatives = _alternatives(left, ranked, None)
     accounted = accounted_for(case, [], ranked if honest is None else [honest, *ranked], [])
     action = honest.action if honest and honest.action else ranked[0].action if ranked else None
     assert action is not None
