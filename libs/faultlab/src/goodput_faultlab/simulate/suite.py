@@ -39,6 +39,7 @@ LOSS_MAX, SKEW_S_MAX = 0.20, 2.0
 HEALTHY_SHARE, CASCADE_SHARE = 1 / 12, 0.25
 OBSERVED_S = 34.0  # from the onset to the end of a run: the slowest evidence (a mount that hangs) takes 24 s to be told
 AFTER_WATCHDOG_S = 10.0
+AFTER_SECOND_S = 30.0  # from the second of two faults to the end of a run
 SWITCHES_SHARE, PROBES_SHARE = 0.75, 0.5  # of the fabrics, those whose switches are asked, whose ways are probed
 PAUSES = frozenset({"checkpoint_pause", "evaluation_pause"})  # every rank stands: told apart from a fault only before it
 LONGEST_PAUSE_S = 10.0
@@ -171,7 +172,9 @@ def _draw(split: Split, number: int, seed: int, rng: random.Random, loss: float 
         observed_s = 30.0
     elif drawn < HEALTHY_SHARE + CASCADE_SHARE:
         kind, cascade = "cascade", rng.choice(_possible(CASCADES_OF[split], topology))
-        faults = cascade_faults(cascade, hosts, at_s=onset_s, severity=_severity(rng), apart_s=rng.uniform(0.5, 4.0))
+        severity, apart_s = _severity(rng), rng.uniform(*CASCADES[cascade].apart_s)
+        faults = cascade_faults(cascade, hosts, at_s=onset_s, severity=severity, apart_s=apart_s)
+        observed_s = max(OBSERVED_S, apart_s + AFTER_SECOND_S)
         if (own := CASCADES[cascade].watchdog_s) is not None:
             watchdog_s = own
             turns_s = 36.0 if cascade.endswith("_timeout") and CASCADES[cascade].spread is not None else 4.0
