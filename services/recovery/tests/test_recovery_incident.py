@@ -104,6 +104,20 @@ def test_after_recovery_no_version_of_the_verdict_acts_again() -> None:
     assert states(incident) == [(A.SWAP_NODE, P.RECOVERED)]
 
 
+def test_an_incident_that_comes_back_after_it_was_resolved_gets_a_step_that_was_not_tried() -> None:
+    incident = ticked_until_executing(opened())
+    plan = newest(incident).id
+    incident = chain.acted(incident, plan, done=True, result="done", ctx=at(15)).incident
+    incident = chain.judged(incident, plan, Seen(Outcome.RECOVERED, "moves"), at(20)).incident
+    incident = chain.heard(incident, make_verdict(version=2, state=VerdictState.RESOLVED), at(21)).incident
+    incident = chain.heard(incident, make_verdict(version=3, state=VerdictState.OPEN), at(60)).incident
+    assert states(incident)[0] == (A.SWAP_NODE, P.RECOVERED)
+    assert len(incident.plans) == 2 and newest(incident).state is P.PROPOSED
+    assert newest(incident).action is not A.SWAP_NODE
+    again = chain.heard(incident, make_verdict(version=4, state=VerdictState.REVISED, confidence=0.97), at(61))
+    assert [event.what for event in again.events if isinstance(event, Noted)] == ["verdict_same_step"]
+
+
 def test_a_verdict_that_resolves_before_execution_cancels_the_plan() -> None:
     decision = chain.heard(opened(), make_verdict(version=2, state=VerdictState.RESOLVED), at(1))
     assert states(decision.incident) == [(A.SWAP_NODE, P.SUPERSEDED)]

@@ -13,7 +13,8 @@ What a new version of the verdict does:
     open, nothing done yet              nothing: it is resolved             superseded
     a watch under way                   nothing: it is resolved             noted; the ranks show what it was (see below)
     executing or verifying an action    anything                            noted; used if the verification fails
-    recovered by an action              anything                            noted; a relapse is a new incident
+    recovered by an action              anything                            noted
+    recovered by an action, resolved    anything: it is open again          a new plan, with a step not yet tried
     none open, the job ran to its end   anything                            noted; nothing is left to bring back
 
 A resolved verdict is no proof that training is back: the job may have been withdrawn. Only its steps are (`progress`). A
@@ -99,12 +100,14 @@ class Decision:
 
 def heard(incident: Incident | None, verdict: Verdict, ctx: Context) -> Decision:
     """A version of the verdict arrived; any version, any number of times, in any order."""
+    came_back = False
     if incident is None:
         incident = Incident(fabric=verdict.fabric, id=verdict.incident, verdict=verdict, opened_at=ctx.now)
     elif (verdict.version, verdict.id) <= (incident.verdict.version, incident.verdict.id):
         newest = incident.verdict.version
         return _note(incident, "verdict_stale", f"version {verdict.version} after version {newest} changes nothing")
     else:
+        came_back = incident.verdict.state is VerdictState.RESOLVED  # what flaps is taken up again under its old id
         incident = replace(incident, verdict=verdict)
     if verdict.state is VerdictState.RESOLVED:
         return _resolved(incident, ctx)
@@ -112,8 +115,8 @@ def heard(incident: Incident | None, verdict: Verdict, ctx: Context) -> Decision
     if current is not None and current.executed:
         why = f"version {verdict.version} came after the action: it counts if verification fails"
         return _note(incident, "verdict_after_action", why, current)
-    if any(plan.state is PlanState.RECOVERED for plan in incident.executed):
-        return _note(incident, "verdict_after_recovery", "the incident is over: a relapse would be a new incident")
+    if not came_back and incident.executed and incident.plans[-1].state is PlanState.RECOVERED:
+        return _note(incident, "verdict_after_recovery", "the incident is over, unless it comes back after it was resolved")
     if current is None and ctx.facts.finished:
         return _note(incident, "verdict_after_end", "every rank has left cleanly: nothing is left to bring back")
     return _reconsider(incident, current, ctx)
