@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from goodput_common.contracts.telemetry import EventName
 from goodput_common.contracts.verdict import VerdictState
 from goodput_correlator.domain.idle import FORGET_S
@@ -37,14 +39,18 @@ def test_a_gpu_that_stopped_a_job_is_not_named_again_once_the_job_runs_elsewhere
     assert found[-1].state is VerdictState.RESOLVED
 
 
-def test_the_same_error_after_a_reboot_is_a_new_incident(script: Script) -> None:
+@pytest.mark.parametrize(("again_s", "incidents"), [(120, 1), (700, 2)])
+def test_the_same_error_after_a_reboot_is_a_fault_that_came_back_or_long_after_a_new_one(
+    script: Script, again_s: float, incidents: int
+) -> None:
     log = script()
     log.xid("h1", "0000:1b:00", 119, 10)
     log.event("host:h1", EventName.BOOT, 60, host="h1")
-    log.xid("h1", "0000:1b:00", 119, 120)
-    found = log.verdicts(140)
+    log.xid("h1", "0000:1b:00", 119, again_s)
+    found = log.verdicts(again_s + 20)
     assert [v.state for v in found] == [VerdictState.OPEN, VerdictState.RESOLVED, VerdictState.OPEN]
-    assert len({v.incident for v in found}) == 2
+    assert len({v.incident for v in found}) == incidents
+    assert len({(v.id, v.version) for v in found}) == 3
 
 
 def test_a_boot_line_read_again_from_an_old_log_resolves_nothing(script: Script) -> None:

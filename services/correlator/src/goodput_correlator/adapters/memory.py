@@ -160,7 +160,9 @@ class MemoryStore:
             jobs=tuple(jobs.values()),
             observed=tuple(kept),
             topology=_joined(self._fabric, self._snapshots),
-            verdicts=tuple(v for v in newest if v.state is not VerdictState.RESOLVED or not since or v.published_at > since),
+            verdicts=tuple(
+                v for v in newest if v.state is not VerdictState.RESOLVED or not jobs_since or v.published_at > jobs_since
+            ),
         )
 
     def _last_words(self, job: str, rank: int, began_at: datetime, until: datetime) -> list[Observed]:

@@ -264,7 +264,7 @@ class PostgresStore:
                 heard = sa.select(jobs).where(jobs.c.fabric == fabric, jobs.c.last_seen_at > jobs_since)
                 rows = await connection.execute(heard)
                 known = tuple(JobProgress(**{name: getattr(row, name) for name in JobProgress.__slots__}) for row in rows)
-                verdicts = await self._chains(connection, fabric, since)
+                verdicts = await self._chains(connection, fabric, jobs_since)
                 graph = await graph_store.load(connection, schema.topology, fabric)
         return Restored(ticked_to=ticked_to, jobs=known, observed=tuple(observed), topology=graph, verdicts=verdicts)
 

@@ -143,7 +143,7 @@ class Store(Protocol):
     async def restore(self, fabric: str, *, window_s: float, jobs_s: float) -> Restored:
         """The grid's place; the jobs heard of in the `jobs_s` before it, with the registrations of their newest generation
         and, of those that have gone quiet or begun to leave, what each rank said last before the window; the graph; chains
-        that are open or ended within `window_s`."""
+        that are open or ended within `jobs_s`, for what ended lately may come back."""
 
     def evidence_pages(
         self, fabric: str, *, since: datetime | None, measured_since: datetime | None = None, rows_max: int, page_rows: int

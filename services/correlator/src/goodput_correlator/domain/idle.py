@@ -110,9 +110,13 @@ class IdleHardware:
 
     def opened(self, verdict: Verdict) -> None:
         """Remember an incident, so that the same line read again does not open it anew."""
-        self._known[verdict.incident] = None
+        self.remember(verdict.incident)
         if verdict.state is not VerdictState.RESOLVED:
             self.named(verdict, verdict.published_at)
+
+    def remember(self, incident: str) -> None:
+        """One that this line would have opened, and that came back as another."""
+        self._known[incident] = None
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 

@@ -4,6 +4,10 @@ A job is judged when its steps stand still longer than is usual for it, or take 
 (a GPU off the bus, a link down, a process gone) speeds the judgement up; without it, dumps are waited for. Hardware that
 fails without a job on it is judged by itself (`idle`).
 
+A job that was slow before it stood still has two things to tell. Where one has nothing to do with the other, each is an
+incident of its own (`held`), is opened from what was seen of it, and ends for its own reason; else the slow incident goes on
+as that of a job which stands still.
+
 A job whose steps go on costs next to nothing: a thousand of them are looked at in a few milliseconds. The grid is finer than
 a second (`GRID_S`): at its times between two seconds only that is judged for which something decisive has just come in
 (`pressing`), so that a culprit is named soon after the evidence against it arrived.
@@ -11,30 +15,33 @@ a second (`GRID_S`): at its times between two seconds only that is judged for wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from zlib import crc32
 
 from goodput_common.contracts.telemetry import Event
-from goodput_common.contracts.verdict import FaultClass, Trouble, Verdict, VerdictState
-from goodput_correlator.domain.case import Observed
+from goodput_common.contracts.verdict import Trouble, Verdict, VerdictState
+from goodput_correlator.domain.beside import beside
+from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.course import apart, better, named_at, names_same, of_another_cause, over, says
 from goodput_correlator.domain.finding import Diagnosis
+from goodput_correlator.domain.held import Held
 from goodput_correlator.domain.idle import IdleHardware
-from goodput_correlator.domain.pace import SLOW_WINDOWS
 from goodput_correlator.domain.pressing import just_slow, looked_before, pressing
 from goodput_correlator.domain.ranking import decide
 from goodput_correlator.domain.remembered import Remembered
 from goodput_correlator.domain.timeline import JobTimeline
-from goodput_correlator.domain.verdict import incident_id, open_verdict, resolve, revise
+from goodput_correlator.domain.verdict import come_back, incident_id, open_verdict, resolve, revise
 
 JOB_FORGET_S = 3600.0  # a job that nobody speaks of any more
 SETTLE_S = 5.0  # wait this long into a stall for dumps and late telemetry, unless the evidence is decisive
 UNDETERMINED_S = 8.0  # and this long before saying that nothing names a culprit
 ENDING_S = 20.0  # the last ranks may take this long to leave after the first has
-RESUMED_S = 2.0  # steps must move this long before an incident is over
-CHANGE_OF_MIND = 0.1  # another culprit is named only if not less certain than this below the one named
 REVISIT_S = 5  # without news, an open incident is judged anew at this pace
 NEWS_S = 3  # with news, one that names somebody at this: its hosts tell something every second, and a case is dear
 SLOW_S = 5  # a slow job is judged at this pace
+SLOW_BEFORE_S = 30.0  # a job may stand still for this long before it is no longer asked whether it was slow before
+SLOW_BEFORE_MIN = 0.8  # how likely somebody has to be the reason of that: there are fewer windows to tell it from
 NOBODY_SPEAKS = "nobody speaks of the job any more"
 
 
@@ -43,14 +50,13 @@ class Judging:
 
     def __init__(self) -> None:
         self.named_min: float | None = None  # policy: whoever is less likely is not named; None: as `ranking` has it
-        self._open: dict[str, Verdict] = {}  # incident -> newest version
-        self._of_job: dict[str, str] = {}  # job -> its open incident
+        self._held = Held()
         self._news: dict[str, int] = {}  # job -> news when it was last judged
         self._idle = IdleHardware()
 
     @property
     def open(self) -> tuple[Verdict, ...]:
-        return tuple(sorted(self._open.values(), key=lambda v: v.id))
+        return self._held.open
 
     def saw(self, seen: Observed, event: Event) -> None:
         """An event was read: it may be hardware that fails without a job."""
@@ -58,19 +64,14 @@ class Judging:
 
     def concerns(self, job: str) -> bool:
         """Whether an incident of the job is open: it has to be seen to its end."""
-        return job in self._of_job
+        return bool(self._held.of(job))
 
     def reopen(self, verdict: Verdict) -> None:
         """An earlier process said this last of an incident."""
         if verdict.job is not None:
             self._idle.named(verdict, verdict.published_at)
-        if verdict.state is VerdictState.RESOLVED:
-            self._idle.opened(verdict)
-            return
-        self._open[verdict.incident] = verdict
-        if verdict.job is not None:
-            self._of_job[verdict.job] = verdict.incident
-        else:
+        self._held.restore(verdict)
+        if verdict.state is VerdictState.RESOLVED or verdict.job is None:
             self._idle.opened(verdict)
 
     def judge(self, known: Remembered, at: datetime) -> list[Verdict]:
@@ -86,15 +87,14 @@ class Judging:
         for name in sorted(known.jobs):
             job = known.jobs[name]
             verdict = self._job(known, job, at)
+            said = [] if verdict is None else [verdict]
             if verdict is None and job.heard_at is not None and job.heard_at < at - timedelta(seconds=JOB_FORGET_S):
-                previous = self._open.get(self._of_job.get(name, ""))
-                if previous is not None:
-                    verdict = self._close(known, previous, at, NOBODY_SPEAKS)
+                said = [self._close(known, each, at, NOBODY_SPEAKS) for each in self._held.of(name)]
                 del known.jobs[name]
                 self._news.pop(name, None)
-            if verdict is not None:
-                out.append(verdict)
-                self._idle.named(verdict, at)
+            for each in said:
+                self._idle.named(each, at)
+            out += said
         if len(self._news) > len(known.jobs):
             self._news = {job: news for job, news in self._news.items() if job in known.jobs}
         for verdict in self.open:  # of a job that was gone already when this process took over
@@ -105,36 +105,57 @@ class Judging:
 
     def _named(self, job: str) -> bool:
         """Whether an open incident of the job names a culprit: it is looked at again at a pace of its own."""
-        return job in self._of_job and bool(self._open[self._of_job[job]].culprits)
+        return any(each.culprits for each in self._held.of(job))
 
     # ------------------------------------------------------------------------------------------------- jobs
 
     def _job(self, known: Remembered, job: JobTimeline, at: datetime) -> Verdict | None:
-        previous = self._open.get(self._of_job.get(job.job, ""))
-        if previous is not None and (why := _over(job, previous, at)):
-            return self._close(known, previous, at, why)
+        """At most one new version: what else there is to say of the job has the next grid time."""
+        for previous in self._held.of(job.job):
+            if why := over(job, previous, at):
+                return self._close(known, previous, at, why)
         since = job.waiting_since
         if since is None:
             return None
-        slow = job.pace.slow is not None
-        if not slow and (at - since).total_seconds() < job.decisive_after_s(at):
+        is_slow = job.pace.slow is not None
+        if not is_slow and (at - since).total_seconds() < job.decisive_after_s(at):
             return None  # steps go on: nothing below says otherwise, and this is cheap
         if job.ended or job.paused(at):
             return None
-        if slow and job.stood_s(at) < job.decisive_after_s(at):
-            return self._slow(known, job, previous, at)
+        if is_slow and job.stood_s(at) < job.decisive_after_s(at):
+            return self._slow(known, job, self._held.slow(job.job), at) if not self._held.stalled(job.job) else None
+        return self._stalled(known, job, since, at) or self._was_slow(known, job, since, at)
+
+    def _stalled(self, known: Remembered, job: JobTimeline, since: datetime, at: datetime) -> Verdict | None:
+        """Steps stand still."""
         dead = known.has_deaths(job)
         stood_s = (at - since).total_seconds() if dead else job.stood_s(at)
         if stood_s < job.decisive_after_s(at) or not (job.reporting(at) or dead):
             return None
         if job.ending and not dead and stood_s < ENDING_S:
             return None
-        if previous is not None and not self._worth_another_look(known, job, previous, at):
+        held = self._held.of(job.job)  # what was said of that first, else of why the job was slow before
+        if held and not self._worth_another_look(known, job, held[0], at):
             return None
-        diagnosis = decide(known.case(job, at, since, _named_at(previous, Trouble.STALLED)), self.named_min)
-        if diagnosis is None or not (_says(diagnosis) or job.reporting(at)):
+        case = known.case(job, at, since, named_at(held[0] if held else None, Trouble.STALLED))
+        diagnosis = decide(case, self.named_min)
+        if diagnosis is None or not (says(diagnosis) or job.reporting(at)):
             return None  # nobody is left to wait: the job was ended
-        return self._say(known, job, previous, diagnosis, stood_s, at)
+        about = next((each for each in held if names_same(each, diagnosis)), held[0] if held else None)
+        verdict = self._say(known, job, about, diagnosis, stood_s, at)
+        if verdict is None and about is not None and about.trouble is Trouble.STALLED and names_same(about, diagnosis):
+            return self._also(known, job, case, diagnosis, at)
+        return verdict
+
+    def _also(self, known: Remembered, job: JobTimeline, case: Case, diagnosis: Diagnosis, at: datetime) -> Verdict | None:
+        """Why the job stands still is known: is something else broken, too?"""
+        if not self._held.has_room(job.job):
+            return None
+        second = beside(case, diagnosis, self.named_min)
+        if second is None or any(names_same(each, second) for each in self._held.of(job.job)):
+            return None
+        onset = (job.step, job.registered_at or "", *(culprit.component for culprit in second.culprits))
+        return self._begin(known, job, second, Trouble.STALLED, at, *onset)
 
     def _slow(self, known: Remembered, job: JobTimeline, previous: Verdict | None, at: datetime) -> Verdict | None:
         """Steps go on, more slowly than usual. Nobody is named without evidence, and nothing is said without a name. Pace is
@@ -144,27 +165,40 @@ class Judging:
             pass  # it is pressing
         elif (int(at.timestamp()) + crc32(job.job.encode())) % SLOW_S:
             return None
-        if previous is not None and (
-            previous.trouble is not Trouble.SLOW or not self._worth_another_look(known, job, previous, at)
-        ):
+        if previous is not None and not self._worth_another_look(known, job, previous, at):
             return None
         slow = job.pace.slow
         assert slow is not None
-        diagnosis = decide(known.case(job, at, None, _named_at(previous, Trouble.SLOW)), self.named_min)
+        diagnosis = decide(known.case(job, at, None, named_at(previous, Trouble.SLOW)), self.named_min)
         if diagnosis is None or not diagnosis.culprits:
             return None
         if previous is not None:
-            verdict = revise(previous, diagnosis, at=at) if _better(previous, diagnosis) else None
-        else:
-            incident = incident_id(known.topology.name, job.job, job.generation, Trouble.SLOW, slow.since)
-            verdict = open_verdict(
-                diagnosis, incident=incident, fabric=known.topology.name, job=job.job, generation=job.generation, at=at,
-                trouble=Trouble.SLOW,
-            )  # fmt: skip
-        if verdict is not None:
-            self._open[verdict.incident] = verdict
-            self._of_job[job.job] = verdict.incident
-        return verdict
+            verdict = revise(previous, diagnosis, at=at) if better(previous, diagnosis) else None
+            if verdict is not None:
+                self._held.hold(verdict)
+            return verdict
+        return self._begin(known, job, diagnosis, Trouble.SLOW, at, slow.since)
+
+    def _was_slow(self, known: Remembered, job: JobTimeline, since: datetime, at: datetime) -> Verdict | None:
+        """It is known why the job stands still: was it slow before, for a reason that has nothing to do with that? What came
+        in after the last step is of no account, and the reason has to be plain."""
+        stalled = self._held.stalled(job.job)
+        if not stalled or not all(each.culprits for each in stalled) or self._held.slow(job.job) is not None:
+            return None
+        if at.microsecond or (int(at.timestamp()) + crc32(job.job.encode())) % SLOW_S:
+            return None
+        slow = job.pace.before_standstill
+        if slow is None or (at - since).total_seconds() > SLOW_BEFORE_S:
+            return None
+        case = known.case(job, at, None, None)
+        before = tuple(each for each in case.observed if each.received_at <= since)
+        asked: Case = replace(case, observed=before, slow=slow, paces=job.paces(slow.since), memo={})
+        diagnosis = decide(asked, self.named_min)
+        if diagnosis is None or not diagnosis.decisive or diagnosis.confidence < SLOW_BEFORE_MIN:
+            return None
+        if not all(apart(each.culprits, diagnosis.culprits) for each in stalled) or not self._held.has_room(job.job):
+            return None
+        return self._begin(known, job, diagnosis, Trouble.SLOW, at, slow.since)
 
     def _worth_another_look(self, known: Remembered, job: JobTimeline, previous: Verdict, at: datetime) -> bool:
         """Whether something has come in, or time enough has passed, since the job was last judged. Which seconds are looked
@@ -189,35 +223,43 @@ class Judging:
         stood_s: float,
         at: datetime,
     ) -> Verdict | None:
-        verdict: Verdict | None
-        if previous is not None:
-            if _of_another_cause(previous, diagnosis):
-                return self._close(known, previous, at, "the job stands still now, for another reason")
-            if not _better(previous, diagnosis):
+        if previous is not None and not of_another_cause(previous, diagnosis):
+            if not better(previous, diagnosis):
                 return None
             verdict = revise(previous, diagnosis, at=at, trouble=Trouble.STALLED)
+            if verdict is not None:
+                self._held.hold(verdict)
         else:
-            settle_s = 0.0 if diagnosis.settled else SETTLE_S if _says(diagnosis) else UNDETERMINED_S
+            settle_s = 0.0 if diagnosis.settled else SETTLE_S if says(diagnosis) else UNDETERMINED_S
             if not diagnosis.decisive and stood_s < max(settle_s, job.stall_after_s(at)):
                 return None
-            fabric = known.topology.name
-            incident = incident_id(fabric, job.job, job.generation, job.step, job.registered_at or "")
-            verdict = open_verdict(
-                diagnosis, incident=incident, fabric=fabric, job=job.job, generation=job.generation, at=at
-            )
+            verdict = self._begin(known, job, diagnosis, Trouble.STALLED, at, job.step, job.registered_at or "")
         if verdict is not None:
-            self._open[verdict.incident] = verdict
-            self._of_job[job.job] = verdict.incident
             job.learning = False
         return verdict
 
+    def _begin(
+        self, known: Remembered, job: JobTimeline, diagnosis: Diagnosis, trouble: Trouble, at: datetime, *onset: object
+    ) -> Verdict:
+        """A new incident of a job, or one that comes back. `onset` is what names it."""
+        fabric, resolved = known.topology.name, self._held.returning(job.job, diagnosis, at)
+        if resolved is not None:
+            verdict = come_back(resolved, diagnosis, at=at, generation=job.generation, trouble=trouble)
+        else:
+            begun = (Trouble.SLOW, *onset) if trouble is Trouble.SLOW else onset
+            incident = incident_id(fabric, job.job, job.generation, *begun)
+            verdict = open_verdict(
+                diagnosis, incident=incident, fabric=fabric, job=job.job, generation=job.generation, at=at, trouble=trouble
+            )
+        self._held.hold(verdict)
+        return verdict
+
     def _close(self, known: Remembered, verdict: Verdict, at: datetime, why: str) -> Verdict:
-        del self._open[verdict.incident]
-        if verdict.job is not None:
-            self._of_job.pop(verdict.job, None)
-            if verdict.job in known.jobs:
-                known.jobs[verdict.job].learning = True
-        return resolve(verdict, at=at, why=why)
+        resolved = resolve(verdict, at=at, why=why)
+        self._held.let_go(resolved)
+        if verdict.job in known.jobs and not self._held.stalled(verdict.job or ""):
+            known.jobs[verdict.job].learning = True
+        return resolved
 
     # ------------------------------------------------------------------------------------------------- idle hardware
 
@@ -230,67 +272,17 @@ class Judging:
         due = self._idle.due(at, fabric, known.topology, known.hosts, known.jobs.values())
         for component, first_id, diagnosis in due:
             incident = incident_id(fabric, None, component, diagnosis.fault_class, first_id)
-            if incident in self._open or self._idle.known(incident):
+            if incident in self._held or self._idle.known(incident):
                 continue
-            verdict = open_verdict(
-                diagnosis, incident=incident, fabric=fabric, job=None, generation=0, at=at, trouble=Trouble.IDLE
-            )
-            self._open[incident] = verdict
+            resolved = self._held.returning(None, diagnosis, at)
+            if resolved is not None:
+                verdict = come_back(resolved, diagnosis, at=at, generation=0, trouble=Trouble.IDLE)
+            else:
+                verdict = open_verdict(
+                    diagnosis, incident=incident, fabric=fabric, job=None, generation=0, at=at, trouble=Trouble.IDLE
+                )
+            self._held.hold(verdict)
             self._idle.opened(verdict)
+            self._idle.remember(incident)
             out.append(verdict)
         return out
-
-
-def _over(job: JobTimeline, previous: Verdict, at: datetime) -> str:
-    """Why an incident is over, or ""."""
-    if job.ended:
-        return "the job ended"
-    if previous.trouble is Trouble.SLOW:
-        fast = job.pace.slow is None and job.pace.fine_windows >= SLOW_WINDOWS
-        return "steps take no longer than usual again" if fast else ""
-    if job.moved_at is None or job.resumed_at is None:
-        return ""
-    since = job.resumed_at if job.generation > previous.generation else max(job.resumed_at, previous.detected_at)
-    moving = (at - job.moved_at).total_seconds() < max(RESUMED_S, 2.5 * job.usual_step_s)
-    if moving and job.moved_at > previous.detected_at and (at - since).total_seconds() >= RESUMED_S:
-        again = f" in generation {job.generation}" if job.generation > previous.generation else ""
-        return f"steps resumed{again}: step {job.step} finished"
-    return ""
-
-
-def _of_another_cause(previous: Verdict, diagnosis: Diagnosis) -> bool:
-    """Whether a slow job stands still for something that its slowness has nothing to do with: what is surely broken now
-    carries none of the ranks that were late. That is an incident of its own, and must not replace what was said of the
-    first. It is opened at the next grid time."""
-    if previous.trouble is not Trouble.SLOW or not previous.culprits or not diagnosis.decisive or not diagnosis.culprits:
-        return False
-    late = {rank for culprit in previous.culprits for rank in culprit.ranks}
-    broken = {rank for culprit in diagnosis.culprits for rank in culprit.ranks}
-    return bool(late) and bool(broken) and not late & broken
-
-
-def _named_at(previous: Verdict | None, trouble: Trouble) -> datetime | None:
-    """When a culprit of this very trouble was named. That of a slow job says nothing of why it stands still now."""
-    return previous.detected_at if previous is not None and previous.culprits and previous.trouble is trouble else None
-
-
-def _says(diagnosis: Diagnosis) -> bool:
-    """Whether it is an answer: somebody is named, or it is said that no hardware is at fault."""
-    return diagnosis.fault_class is not FaultClass.UNDETERMINED
-
-
-def _better(previous: Verdict, diagnosis: Diagnosis) -> bool:
-    """Whether a later diagnosis may replace what was said: it names the same, or is about as certain. "Nobody" never
-    replaces somebody: evidence fades as the job is torn down. Another of the same class, while the first is still suspected,
-    has to be clearly more certain."""
-    if previous.fault_class is FaultClass.UNDETERMINED:
-        return True
-    if not _says(diagnosis):
-        return False
-    before, now = {c.component for c in previous.culprits}, {c.component for c in diagnosis.culprits}
-    if before == now:
-        return diagnosis.confidence >= previous.confidence or diagnosis.action.kind != previous.action.kind
-    suspected = before & {each.component for each in diagnosis.alternatives}
-    if suspected and not before & now and diagnosis.fault_class is previous.fault_class:
-        return diagnosis.confidence >= previous.confidence + CHANGE_OF_MIND  # two that are as likely must not take turns
-    return diagnosis.confidence >= previous.confidence - CHANGE_OF_MIND

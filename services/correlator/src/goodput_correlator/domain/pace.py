@@ -32,6 +32,7 @@ USUAL_WINDOWS_MIN = 1
 SLOW_FACTOR = 1.08  # from here on a window is slow
 SLOW_WINDOWS = 2  # so many in a row make the job slow,
 SLOW_AT_ONCE = 1.5  # or one as slow as this
+BROKEN_OFF_REPORTS = 3  # of one rank make a window that a standstill broke off
 NEW_USUAL_WINDOWS = 360
 RECENT_REPORTS = 6  # of a rank
 OWN_SMOOTHING = 0.1  # of a report
@@ -113,6 +114,19 @@ class JobPace:
         if len(self._slow) < SLOW_WINDOWS and now_ms < SLOW_AT_ONCE * usual_ms:
             return None
         return Slow(self._slow_since, usual_ms, now_ms, len(self._slow))
+
+    @property
+    def before_standstill(self) -> Slow | None:
+        """The same for a job that stands still by now, and whose windows will not go on: one slow window is enough then, and
+        one that the standstill broke off is a window too. It takes better evidence to name somebody for that."""
+        slow, since, usual_ms = list(self._slow), self._slow_since, self.usual_ms
+        if usual_ms and self._reports >= BROKEN_OFF_REPORTS and self._began is not None:
+            broken_off_ms = statistics.median(self._told)
+            if broken_off_ms >= SLOW_FACTOR * usual_ms:
+                slow, since = [*slow, broken_off_ms], since or self._began
+        if since is None or not slow:
+            return None
+        return Slow(since, usual_ms, statistics.median(slow[-3:]), len(slow))
 
     @property
     def closed_at(self) -> datetime | None:

@@ -1,4 +1,5 @@
-"""The life of a verdict: open -> revised* -> resolved, as functions from one version to the next.
+"""The life of a verdict: open -> revised* -> resolved, as functions from one version to the next. What comes back soon after
+it was resolved is open again, in the next version of the same verdict.
 
 Ids are hashes of what the incident is (fabric, job, generation, the step after which nothing moved, which processes they
 were), never random: the same log gives the same chain. Every version is written at a grid time, which is its `published_at`.
@@ -11,12 +12,13 @@ from datetime import datetime
 
 import msgspec
 
-from goodput_common.contracts.verdict import Culprit, Trouble, Verdict, VerdictState
+from goodput_common.contracts.verdict import Culprit, Explained, Trouble, Verdict, VerdictState
 from goodput_correlator.domain.finding import ENGINE_VERSION, Diagnosis
 
 NOBODY = Culprit(component=None, kind=None, host=None)
 CONFIDENCE_CHANGE_MIN = 0.1  # smaller moves are no news
 VERSIONS_MAX = 50  # of one verdict; after that only its resolution is written
+CAME_BACK = "came back"  # how the symptom begins that tells of a return
 
 
 class IllegalTransition(ValueError):
@@ -85,31 +87,62 @@ def revise(previous: Verdict, diagnosis: Diagnosis, *, at: datetime, trouble: Tr
     """The next version, or None where the diagnosis brings no news. The first sight of the fault stays the first. `trouble`,
     where it has changed: a job that was slow stands still now."""
     if previous.state is VerdictState.RESOLVED:
-        raise IllegalTransition(f"verdict {previous.id} is resolved: a new fault is a new incident")
+        raise IllegalTransition(f"verdict {previous.id} is resolved: it can only come back, or be another incident")
     trouble = trouble or previous.trouble
     if previous.version >= VERSIONS_MAX or not (is_news(previous, diagnosis) or trouble is not previous.trouble):
         return None
     named_before = {c.component for c in previous.culprits}
     named_now = {c.component for c in diagnosis.culprits}
+    returns = tuple(each for each in previous.explained if each.symptom.startswith(CAME_BACK))
+    return msgspec.structs.replace(
+        _next(previous, diagnosis, at),
+        state=VerdictState.REVISED,
+        explained=(*returns, *diagnosis.explained),
+        detected_at=previous.detected_at if named_now == named_before else at,
+        trouble=trouble,
+    )
+
+
+def come_back(resolved: Verdict, diagnosis: Diagnosis, *, at: datetime, generation: int, trouble: Trouble) -> Verdict:
+    """The next version of an incident that was over: the same component fails again in the same way. The first sight of the
+    fault stays the first; that it came back, and after how long, is said among what is explained."""
+    if resolved.state is not VerdictState.RESOLVED:
+        raise IllegalTransition(f"verdict {resolved.id} is not resolved: it cannot come back")
+    again = next((c for c in diagnosis.culprits if c.component in {old.component for old in resolved.culprits}), NOBODY)
+    after_s = (at - resolved.published_at).total_seconds()
+    returned = Explained(
+        component=again.component,
+        symptom=f"{CAME_BACK} {after_s:.0f} s after it was resolved ({resolved.resolution})",
+        because="the same component failed again in the same way: one fault that comes and goes",
+    )
+    return msgspec.structs.replace(
+        _next(resolved, diagnosis, at),
+        state=VerdictState.OPEN,
+        explained=(returned, *diagnosis.explained),
+        detected_at=at,
+        generation=generation,
+        resolution="",
+        trouble=trouble,
+    )
+
+
+def _next(previous: Verdict, diagnosis: Diagnosis, at: datetime) -> Verdict:
+    """What every later version takes from the newest diagnosis."""
     return msgspec.structs.replace(
         previous,
         version=previous.version + 1,
-        state=VerdictState.REVISED,
         fault_class=diagnosis.fault_class,
         culprit=diagnosis.culprits[0] if diagnosis.culprits else NOBODY,
         confidence=diagnosis.confidence,
         alternatives=diagnosis.alternatives,
         evidence=diagnosis.evidence,
-        explained=diagnosis.explained,
         affected=diagnosis.affected,
         action=diagnosis.action,
         first_evidence_at=min(previous.first_evidence_at, diagnosis.first_evidence_at),
-        detected_at=previous.detected_at if named_now == named_before else at,
         published_at=at,
         diagnosed_by=f"{diagnosis.engine}/{ENGINE_VERSION}",
         unknown=diagnosis.unknown,
         unexplained=diagnosis.unexplained,
-        trouble=trouble,
         culprits=diagnosis.culprits,
     )
 
