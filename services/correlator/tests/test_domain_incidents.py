@@ -319,3 +319,31 @@ def test_a_graph_is_in_force_from_the_grid_time_after_its_message(script: Script
     assert seen[4] == (log.fabric.name, False)
     assert seen[5] == seen[10] == ("older", False)
     assert seen[11] == (log.fabric.name, True)
+
+
+@pytest.mark.parametrize(("seen_s", "late_s"), [(33.1, 1.9), (25.1, 30.0)])
+def test_evidence_that_comes_after_the_verdict_names_the_culprit_anew_and_says_why(
+    script: Script, seen_s: float, late_s: float
+) -> None:
+    """A rank was named for standing still; that its GPU was lost is told only then."""
+    log = script()
+    log.register()
+    step = log.run(1, 25)
+    log.stand(25, 75, step=step, joined={5: step * 4 + 2})
+    fact = Event(
+        component="gpu:h2/0000:43:00", name=EventName.XID, observed_at=log.clock("h2", seen_s),
+        attrs={"xid": "79", "impact": "reboot"}, excerpt="NVRM: Xid 79",
+    )  # fmt: skip
+    late = log.put("late", "h2", "kernel_log", seen_s, fact, late_s=late_s)
+    found = log.verdicts(75)
+    before = [v for v in found if v.published_at < late.received_at]
+    after = next(v for v in found if v.published_at >= late.received_at)
+    assert before and {v.culprit.component for v in before} == {"rank:j/5"}
+    assert (after.state, after.culprit.component) == (VerdictState.REVISED, "gpu:h2/1")
+    assert (after.id, after.version) == (before[-1].id, before[-1].version + 1)
+    assert after.detected_at == after.published_at
+    assert late.id in {each.event_id for each in after.evidence if each.why}  # what came late is why
+    accounted = [e.because for e in after.explained if e.component == "rank:j/5"]
+    accounted += [e.because for e in after.alternatives if e.component == "rank:j/5"]
+    assert all(accounted) and accounted, "why it is no longer the one named first"
+    assert {v.culprit.component for v in found[found.index(after) :]} == {"gpu:h2/1"}

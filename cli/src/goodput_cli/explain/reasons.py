@@ -93,7 +93,7 @@ def _accounted(verdict: Verdict, component: str | None) -> str:
 
 def would_change(verdict: Verdict, heard: Mapping[str, Heard]) -> Iterator[str]:
     if verdict.state is VerdictState.RESOLVED:
-        yield "nothing any more: it is resolved, and trouble that comes back is told as an incident of its own"
+        yield "nothing any more: it is resolved; what comes back soon is its next version, other trouble another incident"
         return
     for each in verdict.unexplained:
         yield f"a cause of what this leaves unexplained ({clean(each)}): it may be a second fault"
