@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput_common.contracts.job import Collective, CollectiveState, FlightRecorderDump, GroupProgress
+from goodput_common.contracts.job import Collective, CollectiveState, FlightRecorderDump, GroupProgress, RankProgress
 from goodput_common.contracts.verdict import FaultClass
-from goodput_correlator.domain.blame import analysis
+from goodput_correlator.domain.blame import analysis, cite_root
 from goodput_correlator.domain.case import Case, Observed, ordered
 from goodput_correlator.domain.collectives import Blame, RootKind
 from goodput_correlator.domain.diagnosis import collective_desync, process_stall
@@ -227,6 +228,17 @@ def test_a_dump_older_than_what_the_others_have_finished_is_no_position() -> Non
     assert view.standings.stale == {3}
     assert [(root.rank, root.kind) for root in view.blame.roots] == [(3, RootKind.ABSENT)]
     assert "older dump" in view.blame.roots[0].detail
+
+
+def test_a_rank_that_says_nothing_of_where_it_stands_is_shown_by_its_last_word() -> None:
+    waits = case([dump(rank, [call(seq, done=seq < 9) for seq in range(1, 10)]) for rank in (0, 1, 2)])
+    fact = RankProgress(fabric="f", job=waits.job or "", rank=3, host="h3", seq=1, at=waits.now, step=4)
+    word = Observed("word", "h3", "agent", waits.now, waits.now, fact)
+    told = replace(waits, observed=ordered([*waits.observed, word]), memo={})
+    (root,) = [each for each in analysis(told).blame.roots if each.rank == 3]
+    assert root.kind is RootKind.ABSENT
+    assert [each.component for each in cite_root(told, root) if each.event_id == "word"] == [told.rank_component(3)]
+    assert all(each.event_id != "word" for each in cite_root(waits, root))
 
 
 def test_where_all_have_joined_and_nothing_more_is_known_the_innermost_group_is_left_to_the_hardware() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from goodput_common.contracts.verdict import Evidence
 from goodput_correlator.domain.case import Case
+from goodput_correlator.domain.clues import cite
 from goodput_correlator.domain.collectives import Blame, find_roots
 from goodput_correlator.domain.roots import Root, RootKind
 from goodput_correlator.domain.standing import OpKey, Standing, Standings, standings
@@ -72,7 +73,8 @@ def code_lines(case: Case, root: Root) -> str:
 
 
 def cite_root(case: Case, root: Root) -> list[Evidence]:
-    """The dumps and reports that show a root: its own, and two of those that wait for it."""
+    """The dumps and reports that show a root: its own, or its last word where none tells where it stands, and two of those
+    that wait for it."""
     all_of = analysis(case).standings
     what = all_of.describe(root.key, root.op)
     component = case.rank_component(root.rank)
@@ -90,6 +92,8 @@ def cite_root(case: Case, root: Root) -> list[Evidence]:
         )
     if own is not None:
         cited.append(_evidence(own, mine, root.certainty, component, _counts(own, root.key)))
+    elif (last := case.progress.get(root.rank)) is not None:
+        cited.append(cite(last, f"the last word of rank {root.rank}, which joins nothing since", 0.3, component))
     for other in root.waiting[:2]:
         standing = all_of.known.get(other)
         if standing is None:
