@@ -22,6 +22,7 @@ from goodput_correlator.domain.calibration import SUREST, Calibration, Grounds, 
 PRIOR = 4.0
 PRIOR_EVERY = 0.05
 STEP = 0.02
+Point = tuple[float, float, float]  # score, share right, weight
 COLUMNS = ("incident", "topology", "kind", "way", "trouble", "raw", "bound", "silent", "unseen", "share", "right")
 
 
@@ -69,8 +70,8 @@ def rows_of(lines: Iterable[str], where: str) -> list[Row]:
 # ------------------------------------------------------------------------------------------------------------ curves
 
 
-def isotonic(points: Iterable[tuple[float, float, float]]) -> Knots:
-    """Knots from (score, share right, weight): the middles of the steps that pooling leaves."""
+def isotonic(points: Iterable[Point]) -> Knots:
+    """Knots from points of which no two have one score: the middles of the steps that pooling leaves."""
     blocks: list[list[float]] = []  # weight, weight * score, weight * right
     for x, y, w in sorted(points):
         blocks.append([w, w * x, w * y])
@@ -86,16 +87,16 @@ def isotonic(points: Iterable[tuple[float, float, float]]) -> Knots:
 
 
 def curve(rows: Iterable[Row]) -> Knots:
-    prior = [(round(PRIOR_EVERY * n, 4), PRIOR_EVERY * n, PRIOR) for n in range(1, round(1 / PRIOR_EVERY))]
-    counted: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        counted[round(row.raw / STEP)].append(row)
-    return isotonic([*prior, *(_mean(some) for some in counted.values())])
+    prior = [(PRIOR_EVERY * n, PRIOR_EVERY * n, PRIOR) for n in range(1, round(1 / PRIOR_EVERY))]
+    steps: dict[int, list[Point]] = defaultdict(list)
+    for point in (*prior, *((row.raw, float(row.right), row.share) for row in rows)):
+        steps[round(point[0] / STEP)].append(point)
+    return isotonic(_mean(some) for some in steps.values())
 
 
-def _mean(rows: Sequence[Row]) -> tuple[float, float, float]:
-    total = sum(row.share for row in rows)
-    return sum(row.raw * row.share for row in rows) / total, sum(row.share for row in rows if row.right) / total, total
+def _mean(points: Sequence[Point]) -> Point:
+    total = sum(weight for _, _, weight in points)
+    return sum(x * w for x, _, w in points) / total, sum(y * w for _, y, w in points) / total, total
 
 
 def under(lower: Knots, upper: Knots) -> Knots:
