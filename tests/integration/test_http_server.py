@@ -146,7 +146,7 @@ async def test_a_stop_lets_a_request_in_hand_finish_and_takes_no_new_one(running
         service.stop.set()
         for _ in range(500):
             with contextlib.suppress(httpx.HTTPError):
-                async with httpx.AsyncClient() as other:
+                async with httpx.AsyncClient(timeout=20) as other:
                     await other.get(f"{service.server.url}/healthz")
                 await asyncio.sleep(0.01)
                 continue

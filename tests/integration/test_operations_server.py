@@ -27,7 +27,7 @@ class Pages:
     async def both(self, path: str) -> tuple[httpx.Response, httpx.Response]:
         """The answer of the plain server, and that of the framework."""
         app = create_api("collector", "1", health=self.health, auth=Auth(), metrics=self.metrics)
-        async with httpx.AsyncClient(base_url=self.server.url) as plain:
+        async with httpx.AsyncClient(base_url=self.server.url, timeout=20) as plain:
             given = await plain.get(path)
         async with httpx.AsyncClient(base_url="http://x", transport=httpx.ASGITransport(app=app)) as framework:
             return given, await framework.get(path)
@@ -75,7 +75,7 @@ async def test_metrics_are_exposed() -> None:
 
 
 async def test_another_path_is_a_problem_that_names_the_paths() -> None:
-    async with serving() as pages, httpx.AsyncClient(base_url=pages.server.url) as client:
+    async with serving() as pages, httpx.AsyncClient(base_url=pages.server.url, timeout=20) as client:
         answer = await client.get("/v1/verdicts")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
@@ -87,7 +87,7 @@ async def test_clients_that_say_nothing_do_not_keep_a_probe_from_its_answer() ->
         port = int(pages.server.url.rpartition(":")[2])
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(AT_ONCE_MAX - 1)]
         try:
-            async with httpx.AsyncClient(base_url=pages.server.url) as client:
+            async with httpx.AsyncClient(base_url=pages.server.url, timeout=20) as client:
                 assert (await client.get("/healthz")).status_code == 200
         finally:
             for each in silent:
@@ -131,6 +131,6 @@ async def test_an_accept_that_fails_for_want_of_descriptors_is_tried_again_after
     monkeypatch.setattr("goodput_common.http.operations.ACCEPT_AGAIN_S", 0.01)
     monkeypatch.setattr(socket.socket, "accept", failing)
     monkeypatch.setattr(OperationsServer, "_pause", paused)
-    async with serving() as pages, httpx.AsyncClient(base_url=pages.server.url) as client:
+    async with serving() as pages, httpx.AsyncClient(base_url=pages.server.url, timeout=20) as client:
         assert (await client.get("/healthz")).status_code == 200
     assert (failures, pauses) == (2, 2)

@@ -122,7 +122,7 @@ def start(nats_url: str, fresh_database: str, tmp_path: Any) -> Any:
             await until(_truth(lambda: service.health.ready or running.done()), "the service to be ready")
             assert not running.done()
             await fake.start(**job)
-            async with httpx.AsyncClient(base_url=service.server.url) as http:
+            async with httpx.AsyncClient(base_url=service.server.url, timeout=30) as http:
                 await until(_leads(http), "the lease")
                 yield World(fabric, bus, fake, http)
         finally:
