@@ -29,11 +29,12 @@ from goodput_common.contracts.telemetry import Probe
 from goodput_correlator.domain.case import Observed
 from goodput_correlator.domain.localise.answer import Localised, Trouble, answer, prepare
 from goodput_correlator.domain.localise.bayes import bayes
+from goodput_correlator.domain.localise.counted import Flow
 from goodput_correlator.domain.localise.greedy import greedy
 from goodput_correlator.domain.localise.likelihood import likelihood
 from goodput_correlator.domain.localise.memory import ProbeMemory
 from goodput_correlator.domain.localise.pick import Variant
-from goodput_correlator.domain.localise.reports import Flow, Gathered
+from goodput_correlator.domain.localise.reports import Gathered
 from goodput_correlator.domain.localise.voting import voting
 from goodput_topology.generate import h100_pod
 from goodput_topology.graph import Fabric
@@ -307,7 +308,7 @@ def at_scale(hosts: int) -> dict[str, float]:
     rng = random.Random(hosts)
     flows = minute(plan, planted("uplink 1%", plan, rng), rng, unknown=0.0)
     at = datetime(2026, 3, 1, tzinfo=UTC)
-    memory, folding_s, before_mib = ProbeMemory(), 0.0, _resident_mib()
+    memory, folding_s, before_mib = ProbeMemory(fabric), 0.0, _resident_mib()
     for window in range(WINDOWS):
         ends = at + timedelta(seconds=15 * window)
         for number, flow in enumerate(flows):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from goodput_common.contracts.ids import ComponentKind
 from goodput_common.contracts.telemetry import Probe
 from goodput_correlator.domain.case import Case, Observed
+from goodput_correlator.domain.localise import counted as counted_
 from goodput_correlator.domain.localise import reports
 from goodput_correlator.domain.localise.answer import Localised, Suspect, Trouble, localise
 from goodput_correlator.domain.localise.bayes import bayes
@@ -290,8 +291,8 @@ def test_what_is_kept_of_a_flow_does_not_grow_with_its_reports() -> None:
     for second in range(1, 600):
         windows.fold(report(float(second), lost=second % 2))
     ((counted,),) = windows._flows.values()
-    assert len(counted.rows) / reports._WIDTH <= windows.policy.windows + 3
-    assert len(counted.bad) <= reports.BAD_KEPT and len(counted.good) <= reports.GOOD_KEPT
+    assert len(counted.rows) / counted_._WIDTH <= windows.policy.windows + 3
+    assert len(counted.bad) <= counted_.BAD_KEPT and len(counted.slow) <= counted_.SLOW_KEPT
 
 
 @given(

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind, kind_of
 from goodput_correlator.domain.case import Observed
+from goodput_correlator.domain.localise.counted import Flow
 from goodput_correlator.domain.localise.ends import Role, SlowEnd, delayed, host_behind, slow_ends
 from goodput_correlator.domain.localise.likelihood import likelihood
 from goodput_correlator.domain.localise.matrix import Column, Matrix, Ways, matrix
 from goodput_correlator.domain.localise.pick import Pick, Variant
-from goodput_correlator.domain.localise.reports import Flow, Gathered
+from goodput_correlator.domain.localise.reports import Gathered
 from goodput_topology.graph import Fabric
 
 DEAD_RATE = 0.95
@@ -92,19 +93,38 @@ def prepare(gathered: Gathered, topology: Fabric, ways: Ways | None = None) -> P
     flows = gathered.flows
     ways = ways if ways is not None else Ways(topology)
     slow = slow_ends(flows)
-    busy = {each.host for each in slow}
-    aside = [bool(busy) and bool(busy & {host_behind(f.prober), host_behind(f.target)}) for f in flows]
-    sent = [0 if apart else f.sent for f, apart in zip(flows, aside, strict=True)]
-    answered = [0 if apart else f.answered for f, apart in zip(flows, aside, strict=True)]
-    late = tuple(min(n, k) for n, k in zip(answered, delayed(flows), strict=True))
-    lost = [min(n, f.lost) for f, n in zip(flows, sent, strict=True)]
-    crossed = [ways.of(f) for f in flows] if any(lost) or any(late) else [{} for _ in flows]
+    counts = counting(flows, slow, delayed(flows))
+    crossed = [ways.of(f) for f in flows] if any(counts.lost) or any(counts.late) else [{} for _ in flows]
     return Prepared(
         gathered=gathered,
         slow=slow,
-        late=late,
-        losses=matrix(crossed, sent, lost),
-        delays=matrix(crossed, answered, late),
+        late=counts.late,
+        losses=matrix(crossed, counts.sent, counts.lost),
+        delays=matrix(crossed, counts.answered, counts.late),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of each flow, the probes that say something of the network."""
+
+    sent: tuple[int, ...]
+    lost: tuple[int, ...]
+    answered: tuple[int, ...]
+    late: tuple[int, ...]
+
+
+def counting(flows: Sequence[Flow], slow: Sequence[SlowEnd], late: Sequence[int]) -> Counts:
+    """None of those from and to slow hosts."""
+    busy = {each.host for each in slow}
+    aside = [bool(busy) and bool(busy & {host_behind(f.prober), host_behind(f.target)}) for f in flows]
+    sent = tuple(0 if apart else f.sent for f, apart in zip(flows, aside, strict=True))
+    answered = tuple(0 if apart else f.answered for f, apart in zip(flows, aside, strict=True))
+    return Counts(
+        sent=sent,
+        lost=tuple(min(n, f.lost) for f, n in zip(flows, sent, strict=True)),
+        answered=answered,
+        late=tuple(min(n, k) for n, k in zip(answered, late, strict=True)),
     )
 
 
@@ -115,7 +135,7 @@ def localise(gathered: Gathered, topology: Fabric, variant: Variant = likelihood
 
 def answer(prepared: Prepared, variant: Variant = likelihood) -> Localised:
     gathered, losses, delays = prepared.gathered, prepared.losses, prepared.delays
-    flows = gathered.flows
+    flows, in_all = gathered.flows, gathered.in_all
     at_loss, at_delay = variant(losses), variant(delays)
     suspects = [
         *(_slow_suspect(each, flows) for each in prepared.slow),
@@ -126,9 +146,9 @@ def answer(prepared: Prepared, variant: Variant = likelihood) -> Localised:
     lost_left, unexplained = _left(losses, at_loss)
     return Localised(
         suspects=tuple(suspects),
-        flows=len(flows),
-        sent=sum(f.sent for f in flows),
-        lost=sum(f.lost for f in flows),
+        flows=in_all.flows,
+        sent=in_all.sent,
+        lost=in_all.lost,
         lost_unexplained=round(lost_left, 3),
         delayed=sum(prepared.late),
         delayed_unexplained=round(_left(delays, at_delay)[0], 3),
@@ -177,7 +197,7 @@ def _slow_suspect(slow: SlowEnd, flows: Sequence[Flow]) -> Suspect:
     end: Callable[[Flow], ComponentId] = (lambda f: f.target) if slow.role is Role.RESPONDER else (lambda f: f.prober)
     own = [f for f in flows if slow.host in (host_behind(f.prober), host_behind(f.target))]
     bad = [f for f in own if f.lost or f.late]
-    witnesses = sorted((f for f in flows if host_behind(end(f)) == slow.host), key=lambda f: (-f.late, -f.lost))
+    witnesses = sorted((f for f in flows if host_behind(end(f)) == slow.host), key=lambda f: (not f.told, -f.late, -f.lost))
     return Suspect(
         component=slow.host,
         trouble=Trouble.SLOW_RESPONDER if slow.role is Role.RESPONDER else Trouble.SLOW_PROBER,

@@ -19,7 +19,7 @@ blamed for one of its adapters.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from goodput_correlator.domain.localise.matrix import Column, Matrix
@@ -31,6 +31,7 @@ NOISE_MOST = 1e-3
 NOISE_MOVED = 0.2  # by so much of itself: then every case is judged again
 RATE_ROUNDS = 12
 RATE_MOST = 1 - 1e-9
+ROUNDING = 1e-6
 STEPS_MAX = 3 * SUSPECTS_MAX
 
 
@@ -41,6 +42,9 @@ class _Fit:
     rate: float
     gain: float
     dispersion: float
+
+
+NO_CASE = _Fit(0.0, 0.0, 1.0)
 
 
 def likelihood(matrix: Matrix) -> list[Pick]:
@@ -57,9 +61,10 @@ class _Search:
         self._accepted: dict[int, _Fit] = {}
         self._runner_up: dict[int, float] = {}
         self._dropped: set[int] = set()
+        self._sums = [_sums(each, matrix.bad) for each in matrix.columns]
 
     def run(self) -> None:
-        fits = dict(enumerate(self._fit(at) for at in range(len(self._matrix.columns))))
+        fits = {at: self._judged(at) for at in range(len(self._matrix.columns))}
         for _ in range(STEPS_MAX):
             if len(self._accepted) >= SUSPECTS_MAX:
                 return
@@ -74,7 +79,7 @@ class _Search:
             again = fits.keys() if abs(self._noise - before) > NOISE_MOVED * before else self._near(touched)
             for at in again:
                 if at not in self._accepted:
-                    fits[at] = self._fit(at)
+                    fits[at] = self._judged(at)
 
     def picks(self) -> list[Pick]:
         found = []
@@ -135,12 +140,27 @@ class _Search:
     def _expected(self, row: int) -> float:
         return max(self._base(row)[0], 1e-12)
 
+    def _judged(self, at: int) -> _Fit:
+        """Its fit, if it can gain the price at all. What gains less is never accepted and no rival either: how much less
+        makes no difference, and that is nearly all components."""
+        return self._fit(at) if self._gain_most(at) > self._price else NO_CASE
+
+    def _gain_most(self, at: int) -> float:
+        """A bound of the gain in closed form: as if noise alone explained its bad probes, the good ones crossed it by their
+        least share and the bad ones by their greatest."""
+        good, bad, ratio = self._sums[at]
+        if not bad:
+            return 0.0
+        base = self._noise / ratio
+        rate = min(RATE_MOST, max(0.0, (bad - good * base) / (bad + good)))  # where the bound is greatest
+        return (good * math.log1p(-rate) + bad * math.log1p(rate / base)) * (1 + ROUNDING) + ROUNDING
+
     def _fit(self, at: int) -> _Fit:
         column = self._matrix.columns[at]
         rows = [(row, share, *self._base(row)) for row, share in column.rows]
         rate = self._rate(column, rows)
         if rate <= 0:
-            return _Fit(0.0, 0.0, 1.0)
+            return NO_CASE
         gain = sum(good * math.log1p(-min(share * rate, RATE_MOST)) for share, good in column.good)
         scatter, base_dispersion = 0.0, 1.0
         for row, share, base, dispersion in rows:
@@ -171,6 +191,12 @@ class _Search:
                 return after
             rate = after
         return rate
+
+
+def _sums(column: Column, bad: Sequence[int]) -> tuple[int, int, float]:
+    """Good probes, bad probes, and how much greater the greatest share is than the least."""
+    shares = [share for share, _ in column.good]
+    return sum(n for _, n in column.good), sum(bad[row] for row, _ in column.rows), max(shares) / min(shares)
 
 
 def _noise(sent: int, unexplained: float) -> float:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from goodput_common.contracts.ids import ComponentId, ComponentKind, InvalidComponentId, kind_of, link_ends
+from goodput_correlator.domain.localise.counted import Counted, Flow
 from goodput_correlator.domain.localise.ends import host_behind
-from goodput_correlator.domain.localise.reports import Flow
 from goodput_topology.graph import Fabric
 
 PATH_MAX = 64  # components of one way that are looked at
@@ -71,17 +71,18 @@ class Ways:
         self._directions: dict[tuple[ComponentId, ComponentId], str | None] = {}
         self._between: dict[tuple[ComponentId, ComponentId], Crossed] = {}
 
-    def of(self, flow: Flow) -> Crossed:
+    def of(self, flow: Flow | Counted) -> Crossed:
         """The components of a round trip. Not to be changed."""
         key = (flow.prober, flow.target, flow.path, flow.answer_path)
         found = self._of.get(key)
         if found is None:
             if len(self._of) >= CACHE_MAX:
                 self._of.clear()
-            found = self._of[key] = self._round_trip(flow)
+            found = self._of[key] = self.round_trip(flow)
         return found
 
-    def _round_trip(self, flow: Flow) -> Crossed:
+    def round_trip(self, flow: Flow | Counted) -> Crossed:
+        """The same, worked out."""
         prober, own = self._end(flow.prober)
         target, others = self._end(flow.target)
         crossed = self._told((*flow.path, target)) if flow.path else dict(self._possible(prober, target))
@@ -217,22 +218,32 @@ def matrix(crossed: Sequence[Crossed], sent: Sequence[int], bad: Sequence[int]) 
 def _column(
     members: list[str], group: tuple[tuple[int, float], ...], sent: Sequence[int], bad: Sequence[int], number: dict[int, int]
 ) -> Column:
-    whole = [each for each in members if INTO not in each]
-    links = [each.partition(INTO) for each in members]
-    into = links[0][2] if not whole and len(links) == 1 else ""
+    components, into = told_apart(members)
     good: dict[float, int] = {}
     clean: dict[float, int] = {}
+    flows: dict[float, int] = {}
+    crossed: dict[float, int] = {}
     for i, share in group:
         good[share] = good.get(share, 0) + sent[i] - bad[i]
+        flows[share] = flows.get(share, 0) + 1
+        crossed[share] = crossed.get(share, 0) + sent[i]
         if not bad[i]:
             clean[share] = clean.get(share, 0) + sent[i]
     return Column(
-        components=tuple(whole) or tuple(dict.fromkeys(link for link, _, _ in links)),
+        components=components,
         into=into,
         rows=tuple((number[i], share) for i, share in group if i in number),
         good=tuple(sorted(good.items())),
         clean=tuple(sorted(clean.items())),
         flows=len(group),
-        weight=sum(share for _, share in group),
-        sent=sum(share * sent[i] for i, share in group),
+        weight=sum(share * n for share, n in sorted(flows.items())),
+        sent=sum(share * n for share, n in sorted(crossed.items())),
     )
+
+
+def told_apart(members: Sequence[str]) -> tuple[tuple[ComponentId, ...], str]:
+    """The components of one column, and the end that it leads to where it is one direction of a link and no more."""
+    whole = tuple(each for each in members if INTO not in each)
+    links = [each.partition(INTO) for each in members]
+    into = links[0][2] if not whole and len(links) == 1 else ""
+    return whole or tuple(dict.fromkeys(link for link, _, _ in links)), into
