@@ -69,7 +69,7 @@ class Remembered:
         self.jobs: dict[str, JobTimeline] = {}
         self.hosts: dict[str, HostTimeline] = {}
         self.measured = Measurements(fabric)
-        self.probes = ProbeMemory()
+        self.probes = ProbeMemory(fabric)
         self._left_out = 0
         self._saw = saw
         self._network: deque[Observed] = deque(maxlen=NETWORK_EVENTS_MAX)
@@ -83,6 +83,7 @@ class Remembered:
     def use(self, topology: Fabric) -> None:
         self.topology = topology
         self.measured.use(topology)
+        self.probes.use(topology)
 
     # ------------------------------------------------------------------------------------------------- reading
 
