@@ -302,6 +302,26 @@ def test_a_whole_host_that_falls_silent_is_down(script: Script) -> None:
     assert verdict.culprit.ranks == (4, 5)
 
 
+def test_a_host_that_went_down_stays_named_when_watchdogs_have_ended_all_others(script: Script) -> None:
+    log = script()
+    log.register()
+    log.beats(70, without=("h1",))
+    for number in range(6):
+        log.beat("h1", number * 5.0 + 0.3, number + 1)
+    last = log.run(1, STALL_S)
+    log.event("port:leaf0/h1", EventName.LINK_DOWN, STALL_S + 0.4, host="h0", source="switch")
+    log.stand(STALL_S, 52, step=last, silent=(2, 3))
+    for rank in (0, 1, 4, 5, 6, 7):
+        log.exited(rank, 52.0 + rank * 0.1, clean=False)
+    found = log.verdicts(70)
+    assert {(v.fault_class, v.culprit.component) for v in found[1:]} <= {
+        (FaultClass.HOST_DOWN, "host:h1"),
+        (FaultClass.UNDETERMINED, None),
+    }
+    verdict = [v for v in found if v.culprits][-1]
+    assert (verdict.fault_class, verdict.culprit.component) == (FaultClass.HOST_DOWN, "host:h1")
+
+
 def test_a_stall_without_any_trace_is_undetermined_and_blames_nobody(script: Script) -> None:
     log = running(script)
     log.stand(STALL_S, 45, step=log.last_step)

@@ -3,11 +3,14 @@
 Silence of a collector alone is *unknown*: it proves nothing. It counts together with the silence of every rank there while
 the ranks elsewhere report that they wait. A collector that speaks (of a host that has come up again, say) takes that back,
 unless all links of the host were lost together: cables fail one by one, and what they share is the host.
+
+The others' watchdogs end them in time, and nobody reports any more. Then it counts who had gone quiet before the last word
+of the job. Where all fell silent together, it is the way to us that is broken.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from goodput_common.contracts.ids import ComponentId, host_id, host_of
 from goodput_common.contracts.telemetry import CollectorHeartbeat, Event, EventName
@@ -30,9 +33,8 @@ LOCKUPS = frozenset({"soft_lockup", "hard_lockup", "panic", "mce"})
 def diagnose(case: Case) -> tuple[Finding, ...]:
     if case.placement is None or case.stalled_since is None or case.offline:
         return ()
-    reporting = {rank for rank, seen in case.progress.items() if _recent(case, seen, SILENT_S)}
-    if not reporting:
-        return ()  # nobody reports at all: then it is the way to us that is broken
+    last_word = max((seen.received_at for seen in case.progress.values()), default=case.now)
+    reporting = {rank for rank, seen in case.progress.items() if seen.received_at >= last_word - timedelta(seconds=SILENT_S)}
     found = []
     for host in case.placement.hosts:
         ranks = case.placement.on_host(host)
@@ -42,6 +44,11 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
         if finding is not None:
             found.append(finding)
     return tuple(found)
+
+
+def _heard_until(case: Case) -> datetime:
+    """When anybody was last heard of. What nobody could tell any more, this host cannot have missed to tell."""
+    return max((each.received_at for each in (*case.progress.values(), *case.observed)), default=case.now)
 
 
 def _recent(case: Case, seen: Observed, seconds: float) -> bool:
@@ -57,7 +64,7 @@ def _silent(case: Case, host: str, ranks: tuple[int, ...]) -> Finding | None:
     beats = [each for each in told if isinstance(each.fact, CollectorHeartbeat)]
     missed = 0.0
     if beats and isinstance(beats[-1].fact, CollectorHeartbeat):
-        missed = (case.now - beats[-1].received_at).total_seconds() / max(1.0, beats[-1].fact.interval_s)
+        missed = (_heard_until(case) - beats[-1].received_at).total_seconds() / max(1.0, beats[-1].fact.interval_s)
     score = 0.55 if missed < 1.5 else 0.85 if missed < 2.5 else 0.92
     if (
         not beats
