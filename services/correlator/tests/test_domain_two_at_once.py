@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from goodput_common.contracts.job import RankProgress
 from goodput_common.contracts.telemetry import EventName, Severity
-from goodput_common.contracts.verdict import FaultClass, Trouble, Verdict, VerdictState
+from goodput_common.contracts.verdict import ActionKind, FaultClass, Trouble, Verdict, VerdictState
 from goodput_correlator.domain.incidents import Incidents
 from goodput_topology.generate import h100_pod
 
@@ -107,6 +107,19 @@ def test_a_rank_that_dies_on_what_was_slow_stays_in_the_incident(script: Script)
     found = slow_then_dead(script, LATE).verdicts(END_S)
     assert len({each.incident for each in found}) == 1
     assert found[-1].trouble is Trouble.STALLED
+
+
+def test_a_rank_that_was_held_back_and_then_stands_still_stands_for_what_held_it_back(script: Script) -> None:
+    log = slow_then_dead(script, LATE, end_s=STALL_S)
+    log.log = [each for each in log.log if getattr(each.fact, "name", None) is not EventName.PROCESS_EXITED]
+    usual = log.last_step * 4 + 3
+    log.stand(STALL_S, END_S + 30, step=log.last_step, joined={LATE: usual - 1})
+    found = log.verdicts(END_S + 30)
+    assert len({each.incident for each in found}) == 1
+    assert said(found) == {(FaultClass.STRAGGLER, GPU)}
+    last = found[-1]
+    assert (last.trouble, last.action.kind, last.action.target) == (Trouble.STALLED, ActionKind.SWAP_NODE, "host:h5")
+    assert any("stand" in each.why or "join" in each.why for each in last.evidence), "it is shown to stand, too"
 
 
 @pytest.mark.parametrize("before_s", [7.0, 30.0])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goodput_common.contracts.verdict import ActionKind, Culprit, FaultClass
+from goodput_common.contracts.verdict import ActionKind, Culprit, FaultClass, Trouble
 from goodput_recovery.domain.facts import Facts
 from goodput_recovery.domain.ladder import LADDER, ORDER, REMEDIES
 from goodput_recovery.domain.planner import price, propose
@@ -37,6 +37,14 @@ def test_a_port_is_isolated_only_if_enough_paths_are_known_to_stay() -> None:
     assert propose(storm, make_facts(capacity_left=True), POLICY, START).action is A.ISOLATE_LINK
     assert propose(storm, make_facts(capacity_left=None), POLICY, START).action is A.HAND_TO_PERSON
     assert propose(storm, make_facts(capacity_left=False), POLICY, START).action is A.HAND_TO_PERSON
+
+
+def test_a_straggler_that_brought_the_job_to_a_standstill_waits_for_no_checkpoint() -> None:
+    stopped = make_verdict(F.STRAGGLER, trouble=Trouble.STALLED)
+    proposal = propose(stopped, make_facts(), POLICY, START)
+    assert (proposal.action, proposal.target) == (A.SWAP_NODE, "host:h1")
+    assert propose(stopped, make_facts(spare_nodes=0), POLICY, START).action is A.DRAIN_AND_RESUME
+    assert propose(make_verdict(F.STRAGGLER), make_facts(), POLICY, START).action is A.CORDON_AT_CHECKPOINT
 
 
 def test_an_action_nobody_can_carry_out_is_not_planned() -> None:

@@ -29,6 +29,7 @@ from goodput_common.contracts.verdict import (
     Culprit,
     Evidence,
     FaultClass,
+    Trouble,
     Verdict,
     VerdictState,
 )
@@ -58,7 +59,9 @@ def make_verdict(
     fabric: str = "default",
     **more: Any,
 ) -> Verdict:
-    """A verdict as the correlator would write it; `at` is its publication."""
+    """A verdict as the correlator would write it; `at` is its publication. A straggler slows a job down, if not said
+    otherwise."""
+    more.setdefault("trouble", Trouble.SLOW if fault_class is FaultClass.STRAGGLER else Trouble.STALLED)
     culprit = Culprit(
         component=component,
         kind=kind_of(component) if component else None,

@@ -7,11 +7,14 @@ until something clearly better is known.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
-from goodput_common.contracts.verdict import Culprit, FaultClass, Trouble, Verdict
+from goodput_common.contracts.ids import host_id
+from goodput_common.contracts.verdict import Action, ActionKind, Culprit, FaultClass, Trouble, Verdict
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.pace import SLOW_WINDOWS, WINDOW_S
+from goodput_correlator.domain.ranking import EVIDENCE_MAX
 from goodput_correlator.domain.timeline import JobTimeline
 
 RESUMED_S = 2.0  # steps must move this long before an incident is over
@@ -79,6 +82,34 @@ def names_same(previous: Verdict, diagnosis: Diagnosis) -> bool:
     """Whether a diagnosis names somebody whom the incident names already."""
     named = {culprit.component for culprit in previous.culprits}
     return any(culprit.component in named for culprit in diagnosis.culprits)
+
+
+def held_back(previous: Verdict, diagnosis: Diagnosis) -> bool:
+    """Whether the process that stands still now is one that something was known to hold back: its GPU was too hot, others
+    had its host's CPUs. It stands for that reason, and the reason stays when the process is started anew."""
+    if previous.fault_class is not FaultClass.STRAGGLER or diagnosis.fault_class is not FaultClass.PROCESS_STALL:
+        return False
+    late = {rank for culprit in previous.culprits for rank in culprit.ranks}
+    stands = {rank for culprit in diagnosis.culprits for rank in culprit.ranks}
+    return bool(stands) and stands <= late and not names_same(previous, diagnosis)
+
+
+def for_the_same_reason(previous: Verdict, diagnosis: Diagnosis) -> Diagnosis:
+    """What to say of a job that was slow and stands still now, where `held_back`: the culprit is who it was, and both what
+    held it back and what shows that it stands are evidence. No checkpoint to wait for will come."""
+    host = previous.culprit.host
+    reason = "the rank that was held back stands still, and what held it back stays with the node: continue on a spare"
+    cited = {each.event_id: each for each in (*previous.evidence, *diagnosis.evidence)}
+    return replace(
+        diagnosis,
+        fault_class=previous.fault_class,
+        culprits=previous.culprits,
+        confidence=min(previous.confidence, diagnosis.confidence),
+        evidence=tuple(cited.values())[:EVIDENCE_MAX],
+        action=Action(kind=ActionKind.SWAP_NODE, target=host_id(host), reason=reason) if host else diagnosis.action,
+        engine=previous.diagnosed_by.partition("/")[0],
+        first_evidence_at=min(previous.first_evidence_at, diagnosis.first_evidence_at),
+    )
 
 
 def named_at(previous: Verdict | None, trouble: Trouble) -> datetime | None:

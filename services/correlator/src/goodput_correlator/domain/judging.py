@@ -23,7 +23,17 @@ from goodput_common.contracts.telemetry import Event
 from goodput_common.contracts.verdict import Trouble, Verdict, VerdictState
 from goodput_correlator.domain.beside import beside
 from goodput_correlator.domain.case import Case, Observed
-from goodput_correlator.domain.course import apart, better, named_at, names_same, of_another_cause, over, says
+from goodput_correlator.domain.course import (
+    apart,
+    better,
+    for_the_same_reason,
+    held_back,
+    named_at,
+    names_same,
+    of_another_cause,
+    over,
+    says,
+)
 from goodput_correlator.domain.finding import Diagnosis
 from goodput_correlator.domain.held import Held
 from goodput_correlator.domain.idle import IdleHardware
@@ -224,6 +234,8 @@ class Judging:
         at: datetime,
     ) -> Verdict | None:
         if previous is not None and not of_another_cause(previous, diagnosis):
+            if held_back(previous, diagnosis):
+                diagnosis = for_the_same_reason(previous, diagnosis)
             if not better(previous, diagnosis):
                 return None
             verdict = revise(previous, diagnosis, at=at, trouble=Trouble.STALLED)

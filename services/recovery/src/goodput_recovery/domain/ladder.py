@@ -253,3 +253,9 @@ REMEDIES: dict[FaultClass, Remedy] = {
         smaller_fails="",
     ),
 }
+
+STOPPED = Remedy(
+    steps=(_A.SWAP_NODE, _A.DRAIN_AND_RESUME, _A.HAND_TO_PERSON),
+    smaller_fails="what held its rank back stays with the node, and the job that stands reaches no checkpoint",
+)
+"""For a straggler that has brought the job to a standstill."""

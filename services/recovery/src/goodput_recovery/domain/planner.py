@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 
 from goodput_common.contracts.ids import ComponentId, host_id, job_id, rank_id
 from goodput_common.contracts.recovery import NotChosen
-from goodput_common.contracts.verdict import ActionKind, FaultClass, Verdict
+from goodput_common.contracts.verdict import ActionKind, FaultClass, Trouble, Verdict
 from goodput_recovery.domain.facts import Facts, host_of_culprit, judge, ranks_of
-from goodput_recovery.domain.ladder import LADDER, ORDER, REMEDIES, Restore, Rung
+from goodput_recovery.domain.ladder import LADDER, ORDER, REMEDIES, STOPPED, Restore, Rung
 from goodput_recovery.domain.policy import Policy
 
 Step = tuple[ActionKind, ComponentId | None]
@@ -100,7 +100,8 @@ def target_of(kind: ActionKind, verdict: Verdict) -> ComponentId | None:
 
 
 def _remedy(verdict: Verdict, policy: Policy) -> tuple[tuple[ActionKind, ...], str]:
-    remedy = REMEDIES[verdict.fault_class]
+    stopped = verdict.fault_class is FaultClass.STRAGGLER and verdict.trouble is Trouble.STALLED
+    remedy = STOPPED if stopped else REMEDIES[verdict.fault_class]
     doubtful = verdict.confidence < policy.act_floor
     nobody = verdict.culprit.component is None and verdict.culprit.host is None and not ranks_of(verdict)
     if doubtful or nobody:
