@@ -51,6 +51,7 @@ class Load:
     pods: int
     seconds: int
     faulty: int = 0
+    together: bool = True  # reports of a host's ranks travel in one message
     fault_at_s: float = 14.0
     seed: int = 1
 
@@ -72,7 +73,7 @@ class Load:
         copied = self._simulated(fabric, self.faulty) if self.faulty < self.pods else []
         copies = range(self.faulty, self.pods)
         renamed = {pod: _renamed(fabric, self.faulty, pod) for pod in copies}
-        counts = {"messages": 0, "samples": 0, "reports": 0}
+        counts = {"messages": 0, "samples": 0, "of_jobs": 0}
         late: list[_Template] = []  # of the second before
         with path.open("wb") as out:
             for second in range(self.seconds):
@@ -94,7 +95,7 @@ class Load:
                 out.write(block)
                 counts["messages"] += len(wires)
                 counts["samples"] += samples
-                counts["reports"] += sum(wire[4] == "JOB" for wire in wires)
+                counts["of_jobs"] += sum(wire[4] == "JOB" for wire in wires)
                 progress(f"second {second + 1} of {self.seconds}")
         return counts
 
@@ -110,7 +111,7 @@ class Load:
             faults = (FaultSpec(fault_class=kind, flavour=flavour, at_s=at_s),)
         spec = replace(
             base, fabric=fabric, hosts=mine, spares=(), faults=faults, job=f"train-{pod}",
-            noise=replace(base.noise, other_jobs=False),
+            noise=replace(base.noise, other_jobs=False), reports_together=self.together,
         )  # fmt: skip
         simulation = Simulation(spec, self.seed + pod)
         seconds: list[tuple[list[Wire], int]] = [([], 0) for _ in range(self.seconds + 1)]

@@ -1,11 +1,11 @@
 """A day on which nothing is broken and everything looks as if: how often is hardware blamed all the same?
 
-    python bench/healthy.py [--hours 24] [--gpus 4096] [--every 10] [--processes N] [--first N] [--results FOLDER]
+    python bench/healthy.py [--hours 24] [--gpus 4096] [--every 10] [--processes N] [--first N] [--apart] [--results FOLDER]
 
 One fabric of `--gpus` GPUs, made of islands of 256, 128 and 64 hosts with a job in each (two spares and two hosts of nobody
 an island). Every look-alike of the simulator (`simulate.benign`) comes back every `--every` minutes in every job, at a
 moment and a place drawn anew, on top of the usual noise (corrected errors, ports that flap, Xids of other processes) and of
-all that collectors measure, of switches and probes too, with clocks 2 s off and some messages late or twice. The day is cut
+all that collectors measure, of switches and probes too, reports of ranks host by host in one message (unless `--apart`), with clocks 2 s off and some messages late or twice. The day is cut
 into hours that are simulated each by itself, from the start of its jobs (`WARM_S` before the hour) to their clean end, as
 many at once as there are processors. Messages go one by one from the simulator into the code of the live service; neither
 keeps what is past, so memory does not grow with the hours (`rss_mib` at a quarter of an hour's run and at its end).
@@ -66,6 +66,7 @@ class Asked:
     seconds: float
     gpus: int
     every_s: float
+    together: bool = True
 
 
 def islands(hosts: int) -> list[int]:
@@ -116,6 +117,7 @@ def simulations(asked: Asked) -> tuple[Fabric, list[Simulation]]:
             transport=TRANSPORT,
             switches=True,
             probes=True,
+            reports_together=asked.together,
             scenario=f"healthy-{seed}",
         )
         made.append(Simulation(spec, seed))
@@ -238,13 +240,15 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="hour to begin with: other hours, other seeds")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--results", type=Path, help="folder for the results; bench/results if not given")
+    parser.add_argument("--apart", action="store_true", help="every rank sends its reports by itself")
     given = parser.parse_args()
     if given.gpus < 2 * GPUS_A_HOST + GPUS_A_HOST * (SPARES + NOBODYS) or given.gpus % GPUS_A_HOST:
         parser.error(f"--gpus {given.gpus}: a multiple of {GPUS_A_HOST}, of {2 + SPARES + NOBODYS} hosts at least")
     pieces = max(1, round(given.hours))
     seconds = given.hours * HOUR_S / pieces
     asked = [
-        Asked(number=given.first + n, seconds=seconds, gpus=given.gpus, every_s=given.every * 60) for n in range(pieces)
+        Asked(number=given.first + n, seconds=seconds, gpus=given.gpus, every_s=given.every * 60, together=not given.apart)
+        for n in range(pieces)
     ]
     report = Report("healthy", packages=("msgspec",), results=given.results)
     done: list[dict[str, Any]] = []

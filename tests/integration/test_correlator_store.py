@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from goodput_common.contracts.ids import ComponentKind
-from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered
+from goodput_common.contracts.job import HostProgress, RankExited, RankProgress, RankRegistered
 from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Sample, Source, TelemetryBatch
 from goodput_common.contracts.topology import ComponentRecord, EdgeRecord, Relation, TopologySnapshot
 from goodput_common.contracts.verdict import (
@@ -277,6 +277,46 @@ async def test_a_quiet_job_comes_back_with_its_row_and_with_what_its_ranks_said_
     assert {each.id for each in restored.observed} == {"r0.0.h1", "r0.1.h1", "p0/6", "p0/7", "p1/7", "x1"}
     forgotten = await store.restore("f", window_s=300, jobs_s=900)
     assert (forgotten.jobs, forgotten.observed) == ((), ())
+
+
+def reports(seconds: float, *ranks: int, key: str = "") -> Batch:
+    """What the collector of h1 sent on of these ranks."""
+    told = tuple(
+        RankProgress(fabric="f", job="j", rank=rank, host="h1", seq=int(seconds), at=at(seconds), step=int(seconds))
+        for rank in ranks
+    )
+    data = HostProgress(fabric="f", job="j", host="h1", at=at(seconds), reports=told)
+    return Batch(key or f"m{seconds:g}", at(seconds), data)
+
+
+async def test_reports_told_together_are_one_row_cited_one_by_one(
+    store: PostgresStore, reign: Reign, engine: AsyncEngine
+) -> None:
+    given = reports(3, 0, 1)
+    assert (await store.write(reign, [Write(batch=given)])).new == {"m3"}
+    assert not (await store.write(reign, [Write(batch=given)])).new
+    assert await restored(store, since=0, measured_since=900) == [given]
+    assert await Queries(engine, "f").evidence("m3#1") == given.observed(1)
+
+
+async def test_the_newest_report_of_a_rank_is_found_whoever_sent_it(
+    store: PostgresStore, reign: Reign, engine: AsyncEngine
+) -> None:
+    alone = progress(5, rank=1, step=5)
+    await store.write(reign, [Write(batch=reports(3, 0, 1)), Write(batch=reports(4, 0)), Write(observed=(alone,))])
+    placed = [registered(rank)[1].body for rank in (0, 1, 2)]
+    found = await Queries(engine, "f").newest_progress("j", placed)
+    assert sorted(each.id for each in found) == ["m4#0", alone.id]
+
+
+async def test_a_quiet_job_comes_back_with_what_its_ranks_said_last_together(store: PostgresStore, reign: Reign) -> None:
+    for each, placed in (registered(0), registered(1)):
+        await store.write(reign, [Write(observed=(each,), registrations=(placed,))])
+    await store.write(reign, [Write(batch=reports(5, 0, 1)), Write(batch=reports(6, 0, 1)), Write(batch=reports(7, 0))])
+    row = JobProgress(job="j", generation=0, world_size=2, first_seen_at=at(0.1), last_seen_at=at(7), step_max=7)
+    await store.commit(reign, Tick(previous=None, now=at(1000), jobs=(row,)))
+    back = await store.restore("f", window_s=300, jobs_s=3600)
+    assert {each.id for each in back.observed} == {"r0.0.h1", "r0.1.h1", "m7#0", "m6#1"}
 
 
 def snapshot(part: int, parts: int = 2, version: int = 1) -> TopologySnapshot:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from goodput_common.contracts import subjects
-from goodput_common.contracts.job import FlightRecorderDump, RankProgress, RankRegistered
+from goodput_common.contracts.job import FlightRecorderDump, HostProgress, RankProgress, RankRegistered
 from goodput_common.contracts.registry import BY_STRUCT
 from goodput_common.contracts.telemetry import TelemetryBatch
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.contracts.verdict import FaultClass
-from goodput_faultlab.simulate import FaultSpec, Simulation, TransportSpec
-from goodput_faultlab.testing import simulated, small_job, structs
+from goodput_faultlab.simulate import FaultSpec, Simulation, TransportSpec, scenario
+from goodput_faultlab.simulate.clockwork import Outgoing
+from goodput_faultlab.testing import HOSTS, simulated, small_job, structs
 from goodput_topology.graph import Fabric
 
 
@@ -87,3 +90,36 @@ def test_chosen_dumps_never_arrive() -> None:
         small_job().start + timedelta(seconds=30)
     )
     assert len({each.rank for each in structs(out, FlightRecorderDump)}) == 27
+
+
+def _together(**transport: Any) -> tuple[Simulation, list[Outgoing]]:
+    spec = scenario("straggler-thermal", **HOSTS)
+    simulation = Simulation(replace(spec, reports_together=True, transport=replace(spec.transport, **transport)), 1)
+    return simulation, simulation.advance(simulation.spec.start + timedelta(seconds=40))
+
+
+def test_reports_of_a_host_travel_in_one_message_a_second() -> None:
+    _, out = _together()
+    by_host: dict[str, list[HostProgress]] = {}
+    for each in structs(out, HostProgress):
+        by_host.setdefault(each.host, []).append(each)
+    assert not structs(out, RankProgress)
+    for host, sent in by_host.items():
+        assert 36 <= len(sent) <= 41
+        assert all({each.host for each in message.reports} == {host} for message in sent)
+        assert all(
+            timedelta(0) <= message.at - each.at <= timedelta(seconds=0.25) for message in sent for each in message.reports
+        )
+    seqs = sorted(each.seq for message in by_host["h1"] for each in message.reports if each.rank == 8)
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_ranks_report_by_themselves_while_their_collector_is_dead() -> None:
+    simulation, out = _together(dead_collectors=1, dead_after_s=1.0)
+    alone = structs(out, RankProgress)
+    (host,) = {each.host for each in alone}
+    told = [*alone, *(each for message in structs(out, HostProgress) for each in message.reports)]
+    for rank in {each.rank for each in alone}:
+        seqs = sorted(each.seq for each in told if each.rank == rank)
+        assert seqs == list(range(1, len(seqs) + 1)), "none is lost, none told twice"
+    assert host in simulation.spec.hosts

@@ -168,7 +168,7 @@ def test_a_batch_delivered_twice_is_read_once() -> None:
 @given(st.lists(st.one_of(counters, gauges), max_size=5))
 def test_a_kept_batch_comes_back_as_it_was(samples: list[Sample]) -> None:
     told = batch(7, *samples)
-    assert facts.unpack(told.id, told.received_at, facts.pack(told)) == told
+    assert facts.unpack(told.id, facts.MEASURED, told.received_at, facts.pack(told)) == told
     assert facts.kind_of_batch(told) == facts.MEASURED
 
 

@@ -1,6 +1,7 @@
 """What a training process says about itself, and the flight-recorder dumps taken of it.
 
-Published by the agent inside the process (`goodput_agent`); dumps also by the collector, which finds them as files.
+Published by the agent inside the process (`goodput_agent`); dumps also by the collector, which finds them as files, and
+reports of a host's ranks together, when its agents hand them to the collector.
 """
 
 from __future__ import annotations
@@ -68,6 +69,19 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     in_collective: str = ""  # collective that the main thread is inside now, where the agent can tell
     groups: tuple[GroupProgress, ...] = ()
     paused: bool = False
+
+
+class HostProgress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The reports that ranks of one job on one host made within a fraction of a second, in one message: each exactly as the
+    rank would have sent it by itself, with its own `seq` and `at`. Report n is cited as `<message id>#<n>`. Ranks go back to
+    reporting by themselves when nobody takes their reports: a missing message says nothing of its ranks.
+    """
+
+    fabric: str
+    job: str
+    host: str
+    at: datetime  # when they were put together, by the clock of the host: reports may have waited until then
+    reports: tuple[RankProgress, ...] = ()
 
 
 class StallSuspected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

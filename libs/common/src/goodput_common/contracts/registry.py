@@ -54,6 +54,12 @@ MESSAGE_TYPES: tuple[MessageType, ...] = (
         "Step times and collective progress of a rank",
     ),
     MessageType(
+        "goodput.job.host_progress.v1",
+        job.HostProgress,
+        "goodput.job.{fabric}.{job}.host_progress",
+        "Reports of a job's ranks on one host, together",
+    ),
+    MessageType(
         "goodput.job.stall_suspected.v1",
         job.StallSuspected,
         "goodput.job.{fabric}.{job}.stall_suspected",

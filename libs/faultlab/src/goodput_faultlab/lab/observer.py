@@ -10,7 +10,7 @@ from typing import IO
 from goodput_common.bus.jetstream import JetStreamBus
 from goodput_common.bus.ports import Consumer, Message, Subscription
 from goodput_common.bus.recording import write_record
-from goodput_common.contracts.job import RankProgress
+from goodput_common.contracts.job import HostProgress, RankProgress
 from goodput_common.contracts.recovery import RecoveryUpdate
 from goodput_common.contracts.subjects import STREAMS
 from goodput_common.contracts.telemetry import CollectorHeartbeat, Source, SourceStatus
@@ -37,10 +37,11 @@ class RunLog:
         data = message.data
         if getattr(data, "job", None) != self.job:
             return
-        if isinstance(data, RankProgress):
-            known = self.progress.get(data.rank)
-            if known is None or (known.generation, known.seq) < (data.generation, data.seq):
-                self.progress[data.rank] = data
+        if isinstance(data, RankProgress | HostProgress):
+            for report in data.reports if isinstance(data, HostProgress) else (data,):
+                known = self.progress.get(report.rank)
+                if known is None or (known.generation, known.seq) < (report.generation, report.seq):
+                    self.progress[report.rank] = report
         elif isinstance(data, Verdict) and len(self.verdicts) < VERSIONS_KEPT:
             self.verdicts[data.id, data.version] = data
         elif isinstance(data, RecoveryUpdate) and (data.plan, data.state.value) not in self.recovery:

@@ -4,6 +4,9 @@ They follow the real agent (`goodput_agent`): a stall is suspected after a few u
 at once and again some seconds later, a rank that ends with an exception says so and one that is killed does not. A rank
 whose process is stopped, or whose interpreter lock is held, says nothing at all. Progress per group is reported only
 while steps stand still: with 512 ranks that keeps a healthy job cheap.
+
+With `reports_together` the ranks of a host report at the same moments and their collector sends that on (`goodput_agent.
+handover`); while it is dead they report by themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from goodput_common.contracts import subjects
 from goodput_common.contracts.job import (
     FlightRecorderDump,
     GroupProgress,
+    HostProgress,
     RankExited,
     RankProgress,
     RankRegistered,
@@ -37,6 +41,9 @@ REPORT_S = 1.0
 SUSPECT_FLOOR_S, SUSPECT_STEPS = 2.0, 5.0  # the agent's rule: so many usual steps, at least so long
 SECOND_DUMP_S = 3.0
 STEPS_BEFORE_SUSPICION = 5
+HOLD_S = 0.2  # from the first report to the message with all of a host
+UNTAKEN_S = 1.0  # after which an agent sends by itself what nobody has taken
+STAGGER_S = 0.004  # between the reports of a host's ranks
 
 
 class _Lately(NamedTuple):
@@ -65,6 +72,9 @@ class Agents:
         self._lately: tuple[Step | None, dict[int, _Lately]] = (None, {})
         self._gauss = clockwork.rng("own").gauss
         self._counted: dict[int, tuple[tuple[int, int], tuple[GroupProgress, ...]]] = {}
+        self._phases: dict[str, float] = {}  # of a second, at which the ranks of a host report
+        self._held: dict[str, list[tuple[Place, RankProgress, datetime]]] = {}
+        self._sent_on: dict[str, int] = {}
 
     @property
     def suspect_s(self) -> float:
@@ -101,7 +111,16 @@ class Agents:
         self._put(place, "rank_registered", registered)
         self._step_reported[place.rank] = self._training.step
         generation = self._training.generation
-        self._clockwork.after(REPORT_S, partial(self._tick, generation, place))
+        self._clockwork.after(self._first_s(place), partial(self._tick, generation, place))
+
+    def _first_s(self, place: Place) -> float:
+        """From the registration to the first report."""
+        if not self._spec.reports_together:
+            return REPORT_S
+        phase = self._phases.get(place.host)
+        if phase is None:
+            phase = self._phases[place.host] = self._clockwork.rng("together").uniform(0.0, REPORT_S)
+        return REPORT_S + (phase + place.local * STAGGER_S - self._clockwork.elapsed_s) % REPORT_S
 
     def _tick(self, generation: int, place: Place) -> None:
         """A report a second, for as long as this process lives."""
@@ -141,7 +160,36 @@ class Agents:
             groups=self._groups(rank) if training.stalled else (),
             paused=rank in training.paused and training.waiting == "paused",
         )
-        self._put(place, "rank_progress", progress, clock)
+        if not self._spec.reports_together or self._collectors.is_silent(place.host):
+            self._put(place, "rank_progress", progress, clock)
+            return
+        held = self._held.setdefault(place.host, [])
+        held.append((place, progress, clock))
+        if len(held) == 1:
+            self._clockwork.after(HOLD_S, partial(self._send_on, place.host))
+
+    def _send_on(self, host: str) -> None:
+        """What the collector holds, in one message; a dead one has taken nothing, and those who still live say it again."""
+        held = self._held.pop(host)
+        if self._collectors.is_silent(host):
+            self._clockwork.after(UNTAKEN_S - HOLD_S, partial(self._send_untaken, held))
+            return
+        number = self._sent_on[host] = self._sent_on.get(host, 0) + 1
+        spec, clock = self._spec, self._collectors.clock(host)
+        self._clockwork.publish(
+            subject=subjects.job(spec.fabric.name, spec.job, "host_progress"),
+            id=f"{spec.fabric.name}/{host}/{self._collectors.boot_id(host)[:8]}/{spec.job}/host_progress/{number}",
+            source=f"collector/{host}",
+            struct=HostProgress(
+                fabric=spec.fabric.name, job=spec.job, host=host, at=clock, reports=tuple(each for _, each, _ in held)
+            ),
+            time=clock,
+        )
+
+    def _send_untaken(self, held: list[tuple[Place, RankProgress, datetime]]) -> None:
+        for place, progress, clock in held:
+            if self._training.layout.places[place.rank] is place and not self._training.mute(place.rank):
+                self._put(place, "rank_progress", progress, clock)
 
     def _of_last(self, steps: int) -> _Lately:
         """Of the last so many steps; the same for all ranks that report between two of them."""

@@ -22,7 +22,7 @@ from goodput_faultlab.simulate.spec import TransportSpec
 DELAY_S_MIN = 0.002
 _AT_ONCE = timedelta(0)
 _at = itemgetter(0)
-LOSABLE = (telemetry.TelemetryBatch, telemetry.CollectorHeartbeat, job.RankProgress)
+LOSABLE = (telemetry.TelemetryBatch, telemetry.CollectorHeartbeat, job.RankProgress, job.HostProgress)
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):

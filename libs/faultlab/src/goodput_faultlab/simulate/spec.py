@@ -119,6 +119,7 @@ class SimulationSpec:
     fresh_hosts: bool = False
     switches: bool = False  # whether anybody collects what switches say of their ports
     probes: bool = False  # whether hosts probe the ways that the job's traffic takes
+    reports_together: bool = False  # whether a host's collector sends the reports of its ranks on, in one message
     scenario: str = ""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ follow it: what a new term reads at its start is all that the old one ever ackno
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -46,7 +46,10 @@ from goodput_topology.merge import check
 from goodput_topology.snapshot import Assembly
 
 WORDS_A_RANK = 2  # its last report and its exit
-_READ_KINDS = sorted([facts.BATCH, *(kind for kind, struct in facts.KINDS.items() if issubclass(struct, READ))])
+WORDS_A_HOST = 64  # last messages of a host's ranks in which the last report of each is looked for
+_READ_KINDS = sorted(
+    [facts.BATCH, facts.REPORTS, *(kind for kind, struct in facts.KINDS.items() if issubclass(struct, READ))]
+)
 _INSERT_EVIDENCE = sa.text(f"""
     INSERT INTO {schema.SCHEMA}.evidence
         (id, fabric, host, source, kind, component, job, observed_at, received_at, body, packed)
@@ -97,6 +100,20 @@ _READ_LAST_WORDS = sa.text(f"""
         WHERE component = 'rank:' || placed.job || '/' || placed.rank AND evidence.fabric = :fabric
             AND received_at <= :since AND received_at >= placed.received_at AND kind IN ('rank_progress', 'rank_exited')
         ORDER BY received_at DESC, id DESC LIMIT {WORDS_A_RANK}
+    ) word
+    WHERE fabric = :fabric AND last_seen_at > :jobs_since AND (last_seen_at <= :since OR exited_clean + exited_failed > 0)
+""")
+# The same where they reported together: a rank that fell silent before its host's others did is in an older message.
+_READ_LAST_REPORTS = sa.text(f"""
+    SELECT word.* FROM {schema.SCHEMA}.jobs JOIN (
+        SELECT fabric, job, generation, host, min(received_at) AS began_at FROM {schema.SCHEMA}.registrations
+        GROUP BY fabric, job, generation, host
+    ) placed USING (fabric, job, generation)
+    CROSS JOIN LATERAL (
+        SELECT id, kind, received_at, packed FROM {schema.SCHEMA}.evidence
+        WHERE component = 'host:' || placed.host AND evidence.fabric = :fabric AND evidence.job = placed.job
+            AND received_at <= :since AND received_at >= placed.began_at AND kind = '{facts.REPORTS}'
+        ORDER BY received_at DESC, id DESC LIMIT {WORDS_A_HOST}
     ) word
     WHERE fabric = :fabric AND last_seen_at > :jobs_since AND (last_seen_at <= :since OR exited_clean + exited_failed > 0)
 """)
@@ -260,6 +277,7 @@ class PostgresStore:
                     observed.append(Observed(row.id, body.host, "agent", body.at, row.received_at, body))
                 words = await connection.execute(_READ_LAST_WORDS, {**asked, "since": since})
                 observed += [_observed(row) for row in words]
+                observed += _last_reports(await connection.execute(_READ_LAST_REPORTS, {**asked, "since": since}))
                 jobs = schema.jobs
                 heard = sa.select(jobs).where(jobs.c.fabric == fabric, jobs.c.last_seen_at > jobs_since)
                 rows = await connection.execute(heard)
@@ -319,15 +337,20 @@ def _rows(write: Write) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
     batch = write.batch
     if batch is not None:
-        data = batch.data
+        component, job, at = facts.row_about(batch)
         yield (
-            batch.id, data.host, data.source.value, facts.kind_of_batch(batch), None, None, data.observed_to,
-            batch.received_at, None, facts.pack(batch),
+            batch.id, batch.data.host, batch.source, facts.kind_of_batch(batch), component, job, at, batch.received_at, None,
+            facts.pack(batch),
         )  # fmt: skip
 
 
 def _kept(row: Any) -> Observed | Batch:
-    return facts.unpack(row.id, row.received_at, row.packed) if row.packed is not None else _observed(row)
+    return facts.unpack(row.id, row.kind, row.received_at, row.packed) if row.packed is not None else _observed(row)
+
+
+def _last_reports(rows: Iterable[Any]) -> list[Observed]:
+    """The newest report of each rank, of the messages of their hosts."""
+    return list(facts.newest_reports(facts.unpack(r.id, r.kind, r.received_at, r.packed) for r in rows).values())
 
 
 def _observed(row: Any) -> Observed:

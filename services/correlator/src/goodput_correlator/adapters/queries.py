@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from goodput_common.contracts.ids import host_id, rank_id
 from goodput_common.contracts.job import RankRegistered
 from goodput_common.contracts.verdict import Verdict, VerdictState
 from goodput_correlator.adapters import schema
@@ -28,6 +29,7 @@ from goodput_correlator.domain.case import Observed
 from goodput_topology import postgres as graph_store
 from goodput_topology.graph import Fabric
 
+REPORTS_A_HOST = 5  # newest messages of a host in which the newest report of each of its ranks is looked for
 Jobs = frozenset[str] | None  # whose rows may be seen: None is everybody's
 
 
@@ -236,8 +238,36 @@ class Queries:
         rows = await self._rows(placed.order_by(table.c.rank))
         return [msgspec.json.decode(row.body, type=RankRegistered) for row in rows]
 
-    async def newest_progress(self, components: Sequence[str]) -> list[Observed]:
-        """The newest report of each rank that has one left."""
+    async def newest_progress(self, job: str, placed: Sequence[RankRegistered]) -> list[Observed]:
+        """The newest report of each rank that has one left, told by itself or together with others of its host."""
+        alone = await self._reports_alone([rank_id(job, each.rank) for each in placed])
+        found = await self._reports_together(job, sorted({host_id(each.host) for each in placed}))
+        for each in alone:
+            known = found.get(facts.component_of(each.fact))
+            if known is None or known.order < each.order:
+                found[facts.component_of(each.fact)] = each
+        return list(found.values())
+
+    async def _reports_together(self, job: str, hosts: Sequence[str]) -> dict[str, Observed]:
+        """Of each rank that is in one of the last messages of its host."""
+        given = sa.func.unnest(sa.cast(list(hosts), ARRAY(sa.Text))).table_valued("component").render_derived()
+        evidence = schema.evidence
+        newest = (
+            sa.select(evidence.c.id, evidence.c.kind, evidence.c.received_at, evidence.c.packed)
+            .where(
+                evidence.c.component == given.c.component,
+                evidence.c.kind == facts.REPORTS,
+                evidence.c.fabric == self._fabric,
+                evidence.c.job == job,
+            )
+            .order_by(evidence.c.received_at.desc())
+            .limit(REPORTS_A_HOST)
+            .lateral("newest")
+        )
+        rows = await self._rows(sa.select(newest).select_from(given.join(newest, sa.true())))
+        return facts.newest_reports(facts.unpack(row.id, row.kind, row.received_at, row.packed) for row in rows)
+
+    async def _reports_alone(self, components: Sequence[str]) -> list[Observed]:
         given = sa.func.unnest(sa.cast(list(components), ARRAY(sa.Text))).table_valued("component").render_derived()
         evidence = schema.evidence
         newest = (
@@ -318,13 +348,13 @@ _EVIDENCE = sa.select(
 
 
 def _fact(row: Any, event_id: str) -> Observed | None:
-    """What a row of evidence holds under this id: itself, or a sample of its batch."""
+    """What a row of evidence holds under this id: itself, or a part of its batch."""
     if row.packed is None:
         return _observed(row) if row.id == event_id else None
     sample = facts.row_of(event_id)
     if sample is None or sample[0] != row.id:
         return None
-    return facts.fact_in(facts.unpack(row.id, row.received_at, row.packed), sample[1])
+    return facts.fact_in(facts.unpack(row.id, row.kind, row.received_at, row.packed), sample[1])
 
 
 def _observed(row: Any) -> Observed:

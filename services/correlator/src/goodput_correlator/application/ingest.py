@@ -20,7 +20,7 @@ from prometheus_client import Counter
 from goodput_common.bus.errors import Reject, Retry
 from goodput_common.bus.ports import Bus, Consumer, Handler, Message, Subscription
 from goodput_common.contracts import subjects
-from goodput_common.contracts.job import RankRegistered
+from goodput_common.contracts.job import HostProgress, RankRegistered
 from goodput_common.contracts.telemetry import CollectorHeartbeat, TelemetryBatch
 from goodput_common.contracts.topology import TopologySnapshot
 from goodput_common.runtime.clock import Clock
@@ -150,6 +150,9 @@ class Ingest:
             return Write(topology=(snapshot,), received_at=message.received_at)
         if isinstance(message.data, TelemetryBatch):
             return Write(batch=Batch.of(message))
+        if isinstance(message.data, HostProgress):
+            _check_reports(message.data)
+            return Write(batch=Batch.of(message))
         try:
             observed = unpack(message)
         except Exception as error:
@@ -182,12 +185,14 @@ class Ingest:
             self.newest = message.received_at
 
     def _note_batch(self, batch: Batch, written: Written) -> None:
-        samples = len(batch.data.samples)
-        if batch.id in written.new:
-            self._incidents.take(batch)
-            self._counted(batch.data.source.value).inc(samples)
-        else:
-            self._metrics.doubles.inc(samples)
+        parts = len(batch.parts)
+        if batch.id not in written.new:
+            self._metrics.doubles.inc(parts)
+            return
+        self._incidents.take(batch)
+        self._counted(batch.source).inc(parts)
+        if isinstance(batch.data, HostProgress):
+            self._board.reported(batch.data.reports, batch.received_at)
 
     def _counted(self, source: str) -> Counter:
         """Its counter of facts; finding it by label is dear at this rate."""
@@ -216,3 +221,12 @@ class Ingest:
                 such_as=[str(each) for each in told[:CONTRADICTIONS_SHOWN]],
             )
         return written
+
+
+def _check_reports(data: HostProgress) -> None:
+    """Raises Reject: the subject, the row and what a tenant may see all go by what the message says of its reports."""
+    for n, report in enumerate(data.reports):
+        for name in ("fabric", "job", "host"):
+            said, of = getattr(report, name), getattr(data, name)
+            if said != of:
+                raise Reject(f"field reports[{n}].{name} is {said!r}, but the message is of {name} {of!r}")

@@ -7,7 +7,7 @@ store's rows and the evidence after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -70,22 +70,30 @@ class JobBoard:
             if job is not None and (job.generation, job.last_seen_at) == (row.generation, row.last_seen_at):
                 job.changed = False
 
+    def reported(self, reports: Sequence[RankProgress], received_at: datetime) -> None:
+        """Reports that came in one message."""
+        for report in reports:
+            self._said(report, received_at)
+
     def observe(self, seen: Observed) -> None:
         fact = seen.fact
         if isinstance(fact, RankRegistered):
             self._register(seen, fact)
         elif isinstance(fact, RankProgress | RankExited):
-            job = self._jobs.get(fact.job)
-            if job is None or fact.generation != job.generation:
-                return
-            job.changed = True
-            job.last_seen_at = max(job.last_seen_at, seen.received_at)
-            if isinstance(fact, RankExited):
-                job.exited[fact.rank] = fact.clean
-                return
-            job.steps[fact.rank] = max(fact.step, job.steps.get(fact.rank, -1))
-            if fact.step > job.step_max:
-                job.step_max, job.step_at = fact.step, seen.received_at
+            self._said(fact, seen.received_at)
+
+    def _said(self, fact: RankProgress | RankExited, at: datetime) -> None:
+        job = self._jobs.get(fact.job)
+        if job is None or fact.generation != job.generation:
+            return
+        job.changed = True
+        job.last_seen_at = max(job.last_seen_at, at)
+        if isinstance(fact, RankExited):
+            job.exited[fact.rank] = fact.clean
+            return
+        job.steps[fact.rank] = max(fact.step, job.steps.get(fact.rank, -1))
+        if fact.step > job.step_max:
+            job.step_max, job.step_at = fact.step, at
 
     def _register(self, seen: Observed, fact: RankRegistered) -> None:
         job = self._jobs.get(fact.job)

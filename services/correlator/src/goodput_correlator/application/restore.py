@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from goodput_common.contracts.job import HostProgress
 from goodput_common.runtime.logs import get_logger
 from goodput_correlator.application.placement import JobBoard
 from goodput_correlator.application.ports import JobProgress, Store
@@ -48,6 +49,8 @@ async def rebuilt(store: Store, fabric: str) -> tuple[datetime | None, Incidents
         for row in page:
             if isinstance(row, Observed):
                 board.observe(row)
+            elif isinstance(row.data, HostProgress):
+                board.reported(row.data.reports, row.received_at)
         rows += len(page)
     board.restored(found.jobs)
     incidents.resume(judged=judged, jobs=[_noted(each) for each in found.jobs])

@@ -21,6 +21,7 @@ import msgspec
 from goodput_common.contracts.ids import ComponentId, rank_id
 from goodput_common.contracts.job import (
     FlightRecorderDump,
+    HostProgress,
     RankExited,
     RankProgress,
     RankRegistered,
@@ -77,7 +78,7 @@ class Observed(msgspec.Struct, frozen=True, gc=False):
 
 
 def unpack(message: MessageLike) -> tuple[Observed, ...]:
-    """The facts of one message; a batch's sample n is `<message id>#<n>`. Messages that are no evidence give ()."""
+    """The facts of one message; part n of a batch is `<message id>#<n>`. Messages that are no evidence give ()."""
     data = message.data
     if type(data) is RankProgress:  # three in four messages
         return (Observed(message.id, data.host, "agent", data.at, message.received_at, data),)
@@ -85,6 +86,11 @@ def unpack(message: MessageLike) -> tuple[Observed, ...]:
         return tuple(
             Observed(f"{message.id}#{n}", data.host, data.source.value, sample.observed_at, message.received_at, sample)
             for n, sample in enumerate(data.samples)
+        )
+    if isinstance(data, HostProgress):
+        return tuple(
+            Observed(f"{message.id}#{n}", data.host, "agent", report.at, message.received_at, report)
+            for n, report in enumerate(data.reports)
         )
     if isinstance(data, CollectorHeartbeat):
         return (Observed(message.id, data.host, "heartbeat", data.at, message.received_at, data),)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from goodput_common.contracts.job import HostProgress
 from goodput_common.contracts.telemetry import TelemetryBatch
 from goodput_common.contracts.verdict import Verdict
 from goodput_correlator.domain.arrivals import REMEMBER_IDS_S, Arrivals
@@ -84,7 +85,7 @@ class Incidents:
     def take(self, message: MessageLike) -> None:
         """Take in one message; judged at the first grid time not before it was received. One that is no evidence is
         nothing. A batch is kept as it is until it is read."""
-        if isinstance(message.data, TelemetryBatch):
+        if isinstance(message.data, TelemetryBatch | HostProgress):
             self._arrivals.put(message.received_at, message.id, Batch.of(message))
             return
         for each in unpack(message):

@@ -15,7 +15,8 @@ from functools import cache
 import msgspec
 
 from goodput_common.contracts.ids import ComponentKind
-from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Probe, TelemetryBatch
+from goodput_common.contracts.job import HostProgress, RankProgress
+from goodput_common.contracts.telemetry import Counter, Event, EventName, Gauge, Probe, Sample, TelemetryBatch
 from goodput_correlator.domain.case import Case, MessageLike, Observed, ordered
 from goodput_correlator.domain.host_timeline import HostTimeline
 from goodput_correlator.domain.localise.memory import ProbeMemory
@@ -36,29 +37,38 @@ KEPT = frozenset((*READ, Counter, Gauge, Probe))
 
 @cache
 def _numbers(count: int) -> tuple[int, ...]:
-    """The samples of a batch in the order of their ids, which are texts: #10 comes before #2."""
+    """The parts of a batch in the order of their ids, which are texts: #10 comes before #2."""
     return tuple(sorted(range(count), key=str))
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """One telemetry message: what is kept of it, and what the diagnosis takes in whole."""
+    """One message of many facts, samples of a source or reports of ranks: what is kept of it, and what the diagnosis takes
+    in whole."""
 
     id: str
     received_at: datetime
-    data: TelemetryBatch
+    data: TelemetryBatch | HostProgress
 
     @classmethod
     def of(cls, message: MessageLike) -> Batch:
         return cls(message.id, message.received_at, message.data)
 
+    @property
+    def parts(self) -> tuple[Sample, ...] | tuple[RankProgress, ...]:
+        return self.data.reports if isinstance(self.data, HostProgress) else self.data.samples
+
+    @property
+    def source(self) -> str:
+        return "agent" if isinstance(self.data, HostProgress) else self.data.source.value
+
     def observed(self, n: int) -> Observed:
-        """Its sample n. Raises IndexError."""
-        sample = self.data.samples[n]
-        source = self.data.source.value
-        return Observed(f"{self.id}#{n}", self.data.host, source, sample.observed_at, self.received_at, sample)
+        """Its part n. Raises IndexError."""
+        part = self.parts[n]
+        at = part.at if isinstance(part, RankProgress) else part.observed_at
+        return Observed(f"{self.id}#{n}", self.data.host, self.source, at, self.received_at, part)
 
     def all(self) -> list[Observed]:
-        return [self.observed(n) for n in range(len(self.data.samples))]
+        return [self.observed(n) for n in range(len(self.parts))]
 
 
 class Remembered:
@@ -90,7 +100,10 @@ class Remembered:
     def read(self, what: Observed | Batch, may_leave: Callable[[str], bool]) -> None:
         """`may_leave`: whether a job may be forgotten for a newcomer."""
         if isinstance(what, Batch):
-            self._read_batch(what)
+            if isinstance(what.data, HostProgress):
+                self._read_reports(what, what.data, may_leave)
+            else:
+                self._read_batch(what, what.data)
             return
         fact = what.fact
         if isinstance(fact, JOB_FACTS):
@@ -102,8 +115,11 @@ class Remembered:
         else:
             self._read_host(what)
 
-    def _read_batch(self, batch: Batch) -> None:
-        data = batch.data
+    def _read_reports(self, batch: Batch, data: HostProgress, may_leave: Callable[[str], bool]) -> None:
+        for n in _numbers(len(data.reports)):
+            self._read_job(batch.observed(n), may_leave, said_at=data.at)
+
+    def _read_batch(self, batch: Batch, data: TelemetryBatch) -> None:
         samples, source = data.samples, data.source.value
         reading = Reading(batch.id, data.host, source, batch.received_at)
         for n in self.measured.take(reading, samples, _numbers(len(samples))):
@@ -114,7 +130,7 @@ class Remembered:
             else:
                 self._read_host(seen)
 
-    def _read_job(self, seen: Observed, may_leave: Callable[[str], bool]) -> None:
+    def _read_job(self, seen: Observed, may_leave: Callable[[str], bool], *, said_at: datetime | None = None) -> None:
         name = seen.job
         assert name is not None
         job = self.jobs.get(name)
@@ -131,7 +147,7 @@ class Remembered:
                 self._left_out += 1
                 return
             job = self.jobs[name] = JobTimeline(name, seen.fabric)
-        job.fold(seen)
+        job.fold(seen, said_at=said_at)
 
     def _read_host(self, seen: Observed) -> None:
         host = self.hosts.get(seen.host)

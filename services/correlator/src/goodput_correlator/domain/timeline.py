@@ -3,7 +3,8 @@
 Reports arrive about once a second; a decision needs to know when each rank last finished a step, how long steps usually
 take, and who has gone quiet. `JobTimeline` keeps just that, bounded, by reading evidence in the one order
 `(received_at, id)`. Host clocks may be 2 s apart, so a step's end is placed by its *age* on the host's own clock, counted
-back from the moment the broker got the report: clock error cancels out.
+back from the moment the broker got the report: clock error cancels out. A report that was held on its host, to travel with
+those of other ranks, has grown older by then, by what the same clock says.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class JobTimeline:
     _gaps: deque[tuple[int, float, float, int]] = field(default_factory=deque)  # bucket, longest s, sum s, steps
     _before: tuple[float, int] = (0.0, 0)  # sum s and steps of all `_gaps` but the last: this is asked at every report
 
-    def fold(self, seen: Observed) -> None:
+    def fold(self, seen: Observed, *, said_at: datetime | None = None) -> None:
+        """`said_at`: when its host sent it, where that is later than when it was made."""
         fact = seen.fact
         if not isinstance(fact, JOB_FACTS):  # a tuple: a union is made anew each time, which costs more than the rest
             return
@@ -140,7 +142,7 @@ class JobTimeline:
             track = self.ranks[fact.rank] = RankTrack(registered=seen)
         track.heard_at = seen.received_at
         if isinstance(fact, RankProgress):
-            self._progress(track, seen, fact)
+            self._progress(track, seen, fact, said_at)
         elif isinstance(fact, RankExited):
             track.exited = track.exited or seen
         elif isinstance(fact, StallSuspected):
@@ -193,10 +195,12 @@ class JobTimeline:
             if known is not None or len(self.members) < GROUPS_MAX:
                 self.members[each.group] = each.ranks
 
-    def _progress(self, track: RankTrack, seen: Observed, fact: RankProgress) -> None:
+    def _progress(self, track: RankTrack, seen: Observed, fact: RankProgress, said_at: datetime | None) -> None:
         if fact.seq < track.seq:
             return  # an older report that came late
         last = track.last
+        if last is not None and fact.seq == track.seq and fact == last.fact:
+            return  # told in two messages: by the rank itself, and together with others
         if last is None or seen.received_at - last.received_at > _REPORT_GAP:
             track.since = seen.received_at
         if last is None or ((fact.groups or last.fact.groups) and _counts(last) != _counts(seen)):  # type: ignore[union-attr]
@@ -207,7 +211,7 @@ class JobTimeline:
         if fact.step_at is None and track.step < 0:
             track.step, track.moved = fact.step, seen  # loaded from a checkpoint: no step of this process yet
             return
-        age = fact.at - fact.step_at if fact.step_at is not None else _NONE
+        age = max(fact.at, said_at or fact.at) - fact.step_at if fact.step_at is not None else _NONE
         finished_at = seen.received_at - age if age > _NONE else seen.received_at
         if fact.step != track.step or track.finished_at is None:
             self._learn(track, seen, fact, finished_at)

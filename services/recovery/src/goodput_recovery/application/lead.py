@@ -145,7 +145,7 @@ class Leader(Part):
                 Consumer(
                     durable=f"recovery-{own}-progress",
                     stream="JOB",
-                    subjects=(subjects.job_events(self._fabric, "rank_progress"),),
+                    subjects=tuple(subjects.job_events(self._fabric, each) for each in ("rank_progress", "host_progress")),
                     slots=64,
                     ack_wait_s=_ACK_WAIT_S,
                     deliver_new_only=True,

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from goodput_common.bus.errors import Reject, Retry
 from goodput_common.bus.ports import Message
-from goodput_common.contracts.job import RankExited, RankProgress, RankRegistered
+from goodput_common.contracts.job import HostProgress, RankExited, RankProgress, RankRegistered
 from goodput_common.contracts.verdict import VerdictState
 from goodput_common.runtime.clock import Clock
 from goodput_recovery.application.ports import Store, StoreUnavailable
@@ -36,9 +36,9 @@ class Ranks:
         """A message of the JOB stream."""
         data = message.data
         if isinstance(data, RankProgress):
-            self._job(data.job).reported(data, message.received_at)
-            if len(self._heard) < JOBS_MAX:
-                self._heard.add(data.job)
+            self._reported(data.job, (data,), message.received_at)
+        elif isinstance(data, HostProgress):
+            self._reported(data.job, data.reports, message.received_at)
         elif isinstance(data, RankRegistered):
             try:
                 await self._store.place(data)
@@ -49,6 +49,13 @@ class Ranks:
             self._job(data.job).exited(data)
         else:
             raise Reject(f"{type(data).__name__} is nothing that recovery listens to")
+
+    def _reported(self, job: str, reports: Sequence[RankProgress], heard_at: datetime) -> None:
+        progress = self._job(job)
+        for report in reports:
+            progress.reported(report, heard_at)
+        if len(self._heard) < JOBS_MAX:
+            self._heard.add(job)
 
     def forget_all(self) -> None:
         """A new term begins: what was heard before it is old."""

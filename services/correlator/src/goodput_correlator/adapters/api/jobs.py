@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from goodput_common.contracts.ids import rank_id
 from goodput_common.contracts.job import RankProgress, RankRegistered
 from goodput_common.http.auth import Tenant
 from goodput_common.http.etag import conditional
@@ -69,7 +68,7 @@ async def get_job(request: Request, context: InContext, principal: Tenant, job: 
     if not rows:
         raise missing("job")
     placed = await context.queries.placement(job, rows[0][0].generation)
-    reports = await context.queries.newest_progress([rank_id(job, each.rank) for each in placed])
+    reports = await context.queries.newest_progress(job, placed)
     newest = {each.fact.rank: each for each in reports if isinstance(each.fact, RankProgress)}
     ranks = tuple(_rank(each, newest.get(each.rank)) for each in placed)
     return conditional(request, JobDetail(job=_job(context, *rows[0]), ranks=ranks))
