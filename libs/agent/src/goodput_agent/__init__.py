@@ -12,9 +12,9 @@
 or, in a loop that should not be indented, `agent.step_end()` after each step. What it does with that:
 
 - registers the rank, on the bus and in the run directory where the host's collector finds it;
-- reports every second: step times by phase, how much of them was waited for others (where collectives keep the main
-  thread: `waiting`), where the rank is now, the last collective enqueued and completed in each
-  process group (from torch's flight recorder, for 0.07 ms);
+- reports every second, through the host's collector where there is one: step times by phase, how much of them was waited
+  for others (where collectives keep the main thread: `waiting`), where the rank is now, the last collective enqueued and
+  completed in each process group (from torch's flight recorder, for 0.07 ms);
 - suspects a stall when steps stop for much longer than they take (the threshold is learned), says so, and dumps the flight
   recorder to the run directory and to the bus, twice within three seconds;
 - says why the process ends when it ends by itself; one that is killed says nothing, which is also telling;
@@ -48,6 +48,7 @@ from goodput_agent.stall import DEFAULT_POLICY, StallPolicy
 from goodput_agent.steps import StepClock
 from goodput_common.bus.ports import Bus
 from goodput_common.runtime.clock import SystemClock
+from goodput_common.runtime.run_dir import reports_socket
 
 __all__ = ["Agent", "Identity", "StallPolicy", "attach"]
 
@@ -89,6 +90,7 @@ def attach(
             clock,
             main_thread=threading.get_ident(),
             policy=stall,
+            collector=reports_socket(link.run_dir, identity.host),
         )
         thread = ReporterThread(reporter)
         agent = Agent(identity, steps, gate, thread)

@@ -2,7 +2,8 @@
 
 It owns an asyncio loop, so that nothing here ever runs in the training thread. All that the two share is the step clock (no
 lock), the pause gate (an event) and the outgoing queue (a lock held for one append). The loop of looks never waits for the
-bus: one task fills the queue, another empties it, reconnecting with growing delay for ever.
+bus: one task fills the queue, another empties it, reconnecting with growing delay for ever. Reports go to the host's
+collector where there is one (`handover`); the ranks of a host make theirs at the same moments.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +22,7 @@ from goodput_agent.commands import Commands, refusal
 from goodput_agent.files import RunDirectory
 from goodput_agent.gate import PauseGate
 from goodput_agent.guard import complaints
+from goodput_agent.handover import Handover, phase_s, until_next_s
 from goodput_agent.identity import Identity
 from goodput_agent.outqueue import Outgoing, OutQueue
 from goodput_agent.recorder import FlightRecorder, NoFlightRecorder, where_is
@@ -31,7 +34,7 @@ from goodput_common.bus.errors import BusUnavailable
 from goodput_common.bus.ports import Bus, Message
 from goodput_common.contracts import subjects
 from goodput_common.contracts.ids import rank_id
-from goodput_common.contracts.job import GroupProgress, RankExited, RankRegistered
+from goodput_common.contracts.job import GroupProgress, RankExited, RankProgress, RankRegistered
 from goodput_common.contracts.recovery import AgentCommand
 from goodput_common.flight_recorder import UnreadableDump
 from goodput_common.runtime.clock import Clock
@@ -59,7 +62,9 @@ class Reporter:
         *,
         main_thread: int,
         policy: StallPolicy = DEFAULT_POLICY,
+        collector: Path | None = None,
     ) -> None:
+        """`collector` is the socket on which the host's collector takes reports."""
         self.identity = identity
         self.queue = OutQueue()
         self._steps = steps
@@ -77,6 +82,8 @@ class Reporter:
         self._steps_begin = False  # the loop marks where its steps begin
         self._sent = 0
         self._report_due_s = 0.0
+        self._phase_s = phase_s(identity.host, REPORT_EVERY_S)
+        self._handover = Handover(collector, self._untaken, clock.monotonic_s) if collector is not None else None
         self._members_told: dict[str, tuple[int, ...]] = {}
         self._members_due_s = 0.0
         self._wake: asyncio.Event | None = None
@@ -99,6 +106,8 @@ class Reporter:
     def look(self) -> None:
         """One look: a report when it is due, a stall when steps have stopped."""
         now_s = self._clock.monotonic_s()
+        if self._handover is not None:
+            self._handover.look()
         if self._gate.expire():
             complaints.worked("pause")
         paused = self._gate.requested
@@ -111,10 +120,12 @@ class Reporter:
         elif due is Due.DUMP_AGAIN:
             self.dump("stall")
         if now_s >= self._report_due_s:
-            self._report_due_s = max(self._report_due_s + REPORT_EVERY_S, now_s)
+            wait_s = until_next_s(now_s, REPORT_EVERY_S, self._phase_s)
+            self._report_due_s = now_s + (wait_s if wait_s > REPORT_EVERY_S / 2 else wait_s + REPORT_EVERY_S)
             self.report()
 
-    def report(self) -> None:
+    def report(self, *, alone: bool = False) -> None:
+        """`alone`: not through the collector."""
         now_s = self._clock.monotonic_s()
         groups = self._lean(self._try("flight recorder status", self._recorder.status) or (), now_s)
         collective, _ = where_is(self._main_thread)
@@ -126,7 +137,7 @@ class Reporter:
             paused=self._gate.waiting,
             waiting_share=self._waiting.take() if self._watch.has_finished else None,
         )
-        self._put("rank_progress", progress)
+        self._report(progress, alone=alone)
         self._glances = bool(self._try("backends", waits_on_host))
         if not self._glances:
             self._waiting.away()
@@ -166,7 +177,9 @@ class Reporter:
     def leave(self, *, clean: bool, reason: str) -> None:
         """The last words of this rank."""
         self._watch.look(self._clock.monotonic_s(), paused=True)
-        self.report()
+        if self._handover is not None:
+            self._handover.give_back()  # nobody will look again whether it was taken
+        self.report(alone=True)
         mine = self.identity
         exited = RankExited(
             fabric=mine.fabric,
@@ -190,22 +203,30 @@ class Reporter:
         """Until `leaving` is set; then says `last_words` (clean, reason) and gives the bus `FLUSH_WITHIN_S` to take them."""
         self._wake = asyncio.Event()
         sender = asyncio.create_task(self._send_all(), name="goodput-agent-send")
+        handing = asyncio.create_task(self._handover.run(), name="goodput-agent-hand") if self._handover else None
         self.register()
         self._glance_on(asyncio.get_running_loop(), leaving)
         while not leaving.is_set():
             self._try("look", self.look)
             try:
-                await asyncio.wait_for(leaving.wait(), LOOK_EVERY_S)
+                await asyncio.wait_for(leaving.wait(), self._until_look_s())
             except TimeoutError:
                 continue
         clean, reason = last_words()
         self._try("last words", lambda: self.leave(clean=clean, reason=reason))
+        if handing is not None:
+            handing.cancel()
+            await asyncio.gather(handing, return_exceptions=True)
         self._ending = True
         self._wake.set()
         if not self._bus_away:  # also while the first connection is still being made: silence at the end looks like a kill
             await asyncio.wait({sender}, timeout=FLUSH_WITHIN_S)
         sender.cancel()
         await asyncio.gather(sender, return_exceptions=True)
+
+    def _until_look_s(self) -> float:
+        """The ranks of a host look at the same moments, so that their reports can travel together."""
+        return until_next_s(self._clock.monotonic_s(), LOOK_EVERY_S, self._phase_s)
 
     def _glance_on(self, loop: asyncio.AbstractEventLoop, leaving: asyncio.Event) -> None:
         """A glance now and then, between looks; without anything to see, only a timer."""
@@ -301,22 +322,33 @@ class Reporter:
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
+    def _report(self, progress: RankProgress, *, alone: bool) -> None:
+        message = self._message("rank_progress", progress)
+        if alone or self._handover is None or not self._handover.offer(message, progress):
+            self._untaken((message,))
+
+    def _untaken(self, reports: Sequence[Outgoing]) -> None:
+        for each in reports:
+            self.queue.put(each)
+        if self._wake is not None:
+            self._wake.set()
+
     def _put(self, event: str, data: msgspec.Struct, *, vital: bool = False) -> None:
+        self.queue.put(self._message(event, data), vital=vital)
+        if self._wake is not None:
+            self._wake.set()
+
+    def _message(self, event: str, data: msgspec.Struct) -> Outgoing:
         self._sent += 1
         at = getattr(data, "at", None)
         mine = self.identity
-        self.queue.put(
-            Outgoing(
-                subject=subjects.job(mine.fabric, mine.job, event),
-                data=data,
-                id=f"{mine.incarnation}/{event}/{self._sent}",
-                component=rank_id(mine.job, mine.rank),
-                time=at if isinstance(at, datetime) else self._clock.now(),
-            ),
-            vital=vital,
+        return Outgoing(
+            subject=subjects.job(mine.fabric, mine.job, event),
+            data=data,
+            id=f"{mine.incarnation}/{event}/{self._sent}",
+            component=rank_id(mine.job, mine.rank),
+            time=at if isinstance(at, datetime) else self._clock.now(),
         )
-        if self._wake is not None:
-            self._wake.set()
 
     def _try(self, what: str, do: Callable[[], T]) -> T | None:
         try:

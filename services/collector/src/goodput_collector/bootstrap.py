@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from dataclasses import dataclass
 
 from goodput_collector.adapters.bookmarks import Bookmarks
+from goodput_collector.adapters.report_socket import ReportSocket
 from goodput_collector.adapters.spool import DiskSpool
 from goodput_collector.adapters.spool_files import numbering
 from goodput_collector.application.heartbeat import Heartbeat
 from goodput_collector.application.publish import Origin, Publisher
 from goodput_collector.application.schedule import Schedule
+from goodput_collector.application.send_reports import ReportSender
 from goodput_collector.settings import Settings
 from goodput_collector.wiring import all_readers
 from goodput_collector.wiring.given import Given, read_boot_id
@@ -25,6 +28,7 @@ from goodput_common.runtime.health import Health
 from goodput_common.runtime.lifecycle import Part, StartError
 from goodput_common.runtime.logs import get_logger
 from goodput_common.runtime.metrics import Metrics
+from goodput_common.runtime.run_dir import reports_socket
 from goodput_common.runtime.tasks import Tasks
 
 COMPRESS_OVER_BYTES = 4096
@@ -82,6 +86,21 @@ def build(settings: Settings, *, bus: Bus | None = None, clock: Clock | None = N
     for each in schedule.conditions():
         readable.labels(each.name).set_function(lambda each=each: float(each.status is SourceStatus.OK))  # type: ignore[misc]
     parts: list[Part] = [connection, publisher, schedule, heartbeat]
+    if settings.reports_together:
+        # told apart by when this process began: numbers of messages begin anew with each
+        name = f"{boot_id[:8]}.{os.getpid()}.{int(clock.now().timestamp() * 1e6)}"
+        sender = ReportSender(origin, name, connection.connect, clock=clock, tasks=tasks)
+        socket = ReportSocket(reports_socket(settings.run_dir, settings.host), sender)
+        metrics.gauge("collector_reports_sent_on", "Reports of ranks that the bus has stored").set_function(
+            lambda: sender.sent_on
+        )
+        metrics.gauge("collector_reports_dropped", "Reports of ranks left to the ranks to send").set_function(
+            lambda: sender.dropped
+        )
+        metrics.gauge("collector_ranks_connected", "Ranks that hand their reports over").set_function(
+            lambda: socket.connected
+        )
+        parts.append(socket)
     if settings.collector_http:
         parts.append(OperationsServer(health=health, metrics=metrics, host=settings.http_host, port=settings.http_port))
     return Collector(parts=tuple(parts), health=health, tasks=tasks)

@@ -81,6 +81,9 @@ class Settings(CommonSettings):
         "127.0.0.1:28028", description="where the NCCL of jobs on this host answers (its NCCL_RAS_ADDR); empty: not asked"
     )
     ras_interval_s: float = Field(30.0, ge=5, le=3600, description="each query makes every process of the job answer")
+    reports_together: bool = Field(
+        True, description="send the reports of this host's ranks on in one message; else each rank sends its own"
+    )
     process_interval_s: float = Field(0.5, ge=0.1, le=60, description="between two looks at the registered processes")
     measures_every_s: float = Field(
         5.0,

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from goodput_common.contracts.subjects import token
+
 SYSTEM_RUN_DIR = Path("/run/goodput")
 
 
@@ -25,3 +27,11 @@ def default_run_dir(environ: Mapping[str, str] | None = None) -> Path:
     if runtime := env.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "goodput"
     return Path(tempfile.gettempdir()) / f"goodput-{os.getuid()}"
+
+
+def reports_socket(run_dir: Path, host: str) -> Path:
+    """Where the collector of `host` takes the reports of ranks: several lab hosts may share a machine.
+
+    A stream of lines each way. An agent writes its reports (`RankProgress` as JSON); the collector answers the `seq` of each
+    once the bus has stored it, and nothing for one that it could not send on."""
+    return run_dir / "collectors" / f"{token(host)}.sock"
