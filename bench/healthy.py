@@ -6,10 +6,10 @@ One fabric of `--gpus` GPUs, made of islands of 256, 128 and 64 hosts with a job
 an island). Every look-alike of the simulator (`simulate.benign`) comes back every `--every` minutes in every job, at a
 moment and a place drawn anew, on top of the usual noise (corrected errors, ports that flap, Xids of other processes) and of
 all that collectors measure, of switches and probes too, with clocks 2 s off and some messages late or twice. Reports of
-ranks travel host by host in one message, unless `--apart`. The day is cut into hours that are simulated each by itself, from
-the start of its jobs (`WARM_S` before the hour) to their clean end, as many at once as there are processors. Messages go one by
-one from the simulator into the code of the live service; neither keeps what is past, so memory does not grow with the hours
-(`rss_mib` at a quarter of an hour's run and at its end).
+ranks travel host by host in one message, unless `--apart`. The day is cut into hours that are simulated each by itself,
+from the start of its jobs (`WARM_S` before the hour) to their clean end, as many at once as there are processors. Messages
+go one by one from the simulator into the code of the live service; neither keeps what is past, so memory does not grow with
+the hours (`rss_mib` at a quarter of an hour's run and at its end).
 
 Right is: no verdict that blames hardware with a confidence of 0.7 or more. All verdicts are listed, whoever they blame.
 Results: bench/results/healthy.json, written anew with every hour that is done; exit code 1 if hardware was blamed.
