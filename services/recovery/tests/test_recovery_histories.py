@@ -7,6 +7,7 @@ possible between any two lines of the execution. Three incidents on two jobs sha
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from datetime import timedelta
 
 from hypothesis import HealthCheck, settings
@@ -60,6 +61,7 @@ class Histories(RuleBasedStateMachine):
         self.tokens: list[int] = []
         self.paused = ""
         self.announced: set[tuple[str, PlanState]] = set()
+        self.returned: Counter[str] = Counter()  # how often an incident that was resolved came back
 
     # -- the shell ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +167,8 @@ class Histories(RuleBasedStateMachine):
             incident=incident,
             at=self.now,
         )
+        over = incident in self.stored and self.stored[incident].verdict.state is VerdictState.RESOLVED
+        self.returned[incident] += over and newer > 0 and not resolved
         for _ in range(2):  # every message is delivered twice
             self.keep(chain.heard(self.stored.get(incident), verdict, self.context(incident)))
 
@@ -238,11 +242,13 @@ class Histories(RuleBasedStateMachine):
             assert len(incident.plans) <= POLICY.plans_per_incident_max
 
     @invariant()
-    def one_executed_action_unless_it_failed(self) -> None:
-        for incident in self.stored.values():
+    def one_executed_action_unless_it_failed_or_the_fault_came_back(self) -> None:
+        for name, incident in self.stored.items():
             executed = incident.executed
             assert len(executed) <= POLICY.actions_per_incident_max
-            assert all(plan.state is P.FAILED for plan in executed[:-1]), "a second action needs a failed first"
+            assert {plan.state for plan in executed[:-1]} <= {P.FAILED, P.RECOVERED}
+            helped = sum(plan.state is P.RECOVERED for plan in executed[:-1])
+            assert helped <= self.returned[name], "another action needs one that failed, or a fault that came back"
             assert len({(plan.action, plan.target) for plan in executed}) == len(executed)
         assert all(count == 1 for count in self.deeds.values())
         assert set(self.deeds) <= {plan.id for plan in self.plans() if plan.executed}
