@@ -203,7 +203,7 @@ class JobTimeline:
             return  # told in two messages: by the rank itself, and together with others
         if last is None or seen.received_at - last.received_at > _REPORT_GAP:
             track.since = seen.received_at
-        if last is None or ((fact.groups or last.fact.groups) and _counts(last) != _counts(seen)):  # type: ignore[union-attr]
+        if last is None or _counts(last) != _counts(seen):
             track.counted_at = seen.received_at
         track.seq, track.last = fact.seq, seen
         if fact.step_at is None and fact.step <= track.step:

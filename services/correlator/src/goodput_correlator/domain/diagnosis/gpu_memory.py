@@ -34,6 +34,7 @@ MEANINGS = {
     "172": "Xid 172: uncorrectable SRAM error",
 }
 COUNTED = 0.82  # by the board's own counts alone
+BECAUSE = "an uncorrectable memory error stops the application on that GPU, so its rank finishes nothing"
 COUNTED_BEFORE_S = 8.0  # boards are read every few seconds
 COUNTERS = ("ecc_uncorrected_volatile_total", "ecc_uncorrected_aggregate_total", "remapped_rows_uncorrectable")
 _ECC = re.compile(r"ECC error|uncorrectable", re.IGNORECASE)
@@ -64,12 +65,8 @@ def diagnose(case: Case) -> tuple[Finding, ...]:
                 engine=ENGINE,
                 score=score,
                 why=_why,
-                because="an uncorrectable memory error stops the application on that GPU, so its rank finishes nothing",
-                action=Action(
-                    kind=ActionKind.DRAIN_AND_RESUME,
-                    target=gpu,
-                    reason="results since the error cannot be trusted: drain the node and resume from the last checkpoint",
-                ),
+                because=BECAUSE,
+                action=_action(gpu),
                 decisive=score >= 0.8,
                 more=more,
                 repeated=bool(told),
@@ -127,14 +124,15 @@ def _counted(case: Case, gpu: ComponentId) -> Finding | None:
         engine=ENGINE,
         score=COUNTED,
         why=_why,
-        because="an uncorrectable memory error stops the application on that GPU, so its rank finishes nothing",
-        action=Action(
-            kind=ActionKind.DRAIN_AND_RESUME,
-            target=gpu,
-            reason="results since the error cannot be trusted: drain the node and resume from the last checkpoint",
-        ),
+        because=BECAUSE,
+        action=_action(gpu),
         more=tuple(more),
     )
+
+
+def _action(gpu: ComponentId) -> Action:
+    reason = "results since the error cannot be trusted: drain the node and resume from the last checkpoint"
+    return Action(kind=ActionKind.DRAIN_AND_RESUME, target=gpu, reason=reason)
 
 
 def _is_ecc(fact: object) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from goodput_common.contracts.ids import ComponentId
 from goodput_correlator.domain.localise.counted import Counted
-from goodput_correlator.domain.localise.matrix import INTO, Column, Matrix, Ways, told_apart
+from goodput_correlator.domain.localise.matrix import INTO, Column, Matrix, Ways, by_row, told_apart
 from goodput_correlator.domain.localise.reports import Told
 from goodput_topology.graph import Fabric
 
@@ -158,17 +158,13 @@ class Crossings:
         for component in sorted(crossing):
             groups.setdefault(self._crossed(component, changes), []).append(component)
         columns = tuple(self._column(members, tuple(crossing[members[0]]), changes) for members in groups.values())
-        of_row: list[list[tuple[int, float]]] = [[] for _ in rows]
-        for at, column in enumerate(columns):
-            for number, share in column.rows:
-                of_row[number].append((at, share))
         return Matrix(
             columns=columns,
             rows=rows,
             sent=tuple(sent[i] for i in rows),
             bad=tuple(min(bad[i], sent[i]) for i in rows),
             lengths=tuple(self._length(apart[i]) for i in rows),
-            of_row=tuple(tuple(each) for each in of_row),
+            of_row=by_row(columns, len(rows)),
             sent_in_all=sent_in_all,
             bad_in_all=sum(bad[i] for i in rows),
             flows=flows,

@@ -198,17 +198,13 @@ def matrix(crossed: Sequence[Crossed], sent: Sequence[int], bad: Sequence[int]) 
         groups.setdefault(tuple(of_component), []).append(component)
     number = {flow: row for row, flow in enumerate(rows)}
     columns = tuple(_column(members, group, sent, bad, number) for group, members in groups.items())
-    of_row: list[list[tuple[int, float]]] = [[] for _ in rows]
-    for at, column in enumerate(columns):
-        for row, share in column.rows:
-            of_row[row].append((at, share))
     return Matrix(
         columns=columns,
         rows=rows,
         sent=tuple(sent[i] for i in rows),
         bad=tuple(min(bad[i], sent[i]) for i in rows),
         lengths=tuple(sum(share for each, share in crossed[i].items() if INTO not in each) for i in rows),
-        of_row=tuple(tuple(each) for each in of_row),
+        of_row=by_row(columns, len(rows)),
         sent_in_all=sum(max(0, n) for n in sent),
         bad_in_all=sum(bad[i] for i in rows),
         flows=len(crossed),
@@ -239,6 +235,15 @@ def _column(
         weight=sum(share * n for share, n in sorted(flows.items())),
         sent=sum(share * n for share, n in sorted(crossed.items())),
     )
+
+
+def by_row(columns: Sequence[Column], rows: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """For each row the columns that it crosses, with the share."""
+    found: list[list[tuple[int, float]]] = [[] for _ in range(rows)]
+    for at, column in enumerate(columns):
+        for row, share in column.rows:
+            found[row].append((at, share))
+    return tuple(map(tuple, found))
 
 
 def told_apart(members: Sequence[str]) -> tuple[tuple[ComponentId, ...], str]:
